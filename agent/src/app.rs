@@ -33,6 +33,7 @@ use crate::observe::Inventory;
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::CrashPoint;
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, RemapBook, Settling, Tunnels};
+use crate::services::lending;
 use crate::services::local_api;
 use crate::services::measured;
 use crate::services::node_service::Prepared;
@@ -205,6 +206,10 @@ impl Agent {
             Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
+        let namespaces = match &platform.api {
+            Some(api) => lending::namespaces(config, api, clock, shutdown).await,
+            None => watch::channel(Ok(())).1,
+        };
         let parts = Parts {
             member: Arc::new(Member {
                 federation,
@@ -225,6 +230,7 @@ impl Agent {
                 origin: Arc::clone(&platform.origin),
                 access: config.access.clone(),
                 virtual_nodes: nodes.nodes.clone(),
+                namespaces,
                 node_service: nodes.service.clone(),
                 mig: platform.mig.as_ref().map(MigChannels::book),
                 cleaner: platform.cleaner(config, clock),

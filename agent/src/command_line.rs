@@ -68,6 +68,8 @@ enum Action {
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
+    /// For the cluster's owner: prints the policies of lending through Liqo.
+    LiqoPolicies(Box<Settings>),
     /// For the cluster's owner: installs the admission webhooks.
     #[command(subcommand)]
     Webhook(WebhookAction),
@@ -134,6 +136,7 @@ async fn act(action: Action) -> Result<(), Failure> {
         }
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
         Action::Peers(action) => peers_command::act(action).await,
+        Action::LiqoPolicies(settings) => run_command::print_liqo_policies(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
         Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,
         Action::Webhook(action) => webhook_command::act(action).await,

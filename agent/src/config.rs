@@ -18,7 +18,9 @@ mod usage_settings;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use comity_agent_delivery::GuestPolicies;
 use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use comity_agent_model::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::guest_labels::GuestLabels;
@@ -27,7 +29,7 @@ use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
 use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::{BrokerEndpoints, IdentitySignature, LogFormat, strict_yaml, telemetry};
+use comity_runtime::{BrokerEndpoints, Clock, IdentitySignature, LogFormat, strict_yaml, telemetry};
 use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +81,8 @@ pub struct KubernetesConfig {
     pub kubeconfig: Option<PathBuf>,
     /// Its context; absent: the current one.
     pub context: Option<String>,
+    /// Whether the cluster lends although no admission policy restricts this agent's user: see `docs/install.md`.
+    pub unrestricted: bool,
 }
 
 /// Settings of the fabric.
@@ -295,6 +299,7 @@ impl Config {
         }
         pins_section::check(&self.pins(), &mut checks);
         borrowing_section::check(&self.borrowing, &mut checks);
+        self.sharing.egress.check(&mut checks);
         pending_section::check(&self.sharing.reclaim_for_pending, &mut checks);
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         mig_section::check(&self.mig, self.kubernetes.is_some(), &mut checks);
@@ -341,7 +346,15 @@ impl Config {
     #[must_use]
     pub fn guest_labels(&self) -> GuestLabels {
         let void_devices = self.sharing.void_devices && self.webhook.is_some();
-        GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices }
+        let always_pull = self.sharing.always_pull_images;
+        GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices, always_pull }
+    }
+
+    /// The check of the policies that lending needs.
+    #[must_use]
+    pub fn guest_policies(&self, client: kube::Client, clock: Arc<dyn Clock>) -> GuestPolicies {
+        let is_accepted = self.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.unrestricted);
+        GuestPolicies::new(client, clock).with_unrestricted_agent(is_accepted)
     }
 
     /// Checks where the inventory comes from.

@@ -172,7 +172,7 @@ impl Burst {
         let second = clusters.second_donor.iter().map(|real| (SECOND_DONOR, real, Where::SecondDonor));
         let first = [(ORIGIN, &clusters.origin, Where::Origin), (DONOR, &clusters.donor, Where::Donor)];
         for (cluster, real, at) in first.into_iter().chain(second) {
-            let inventory = InventorySource::Kubernetes(install_agent(real).await?);
+            let inventory = InventorySource::AsAgent(install_agent(real).await?);
             let mut spec = AgentSpec {
                 place: place(clusters, at, real.node_ip()),
                 fabric_mode: "tun",

@@ -211,6 +211,8 @@ impl Pods {
         let folder = deploy().join(base);
         let shipped = real.kubectl(&["kustomize", folder.to_str().context("paths of tests are text")?]).await?;
         let mut config = agent_config(&shipped)?;
+        // Nodes of tests have their images from the host, and no registry.
+        config.push_str("sharing: {alwaysPullImages: false}\n");
         if real.name() == self.clusters().donor.name() {
             let chosen = format!("endpoints: ['{}:{fabric_port}']", real.node_ip());
             replace(&mut config, "endpoints: []", &chosen)?;

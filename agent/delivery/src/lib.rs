@@ -4,6 +4,7 @@
 //! implementation issues a credential that reaches beyond its lease's namespace, or removes what the caller did not
 //! name.
 
+mod agent_restriction;
 mod credential;
 pub mod echo;
 mod guest_policies;
@@ -35,7 +36,7 @@ use futures::future::BoxFuture;
 
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
-pub use guest_policies::{GuestPolicies, GuestPolicy};
+pub use guest_policies::GuestPolicies;
 pub use namespace::NamespaceDelivery;
 pub use node_cleaner::{CLEANING_NAMESPACE, NodeCleaner};
 pub use origin_file::OriginFile;

@@ -3,7 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
+
+use crate::settings::SettingChecks;
+
+/// Most networks in each list of `sharing.egress`.
+const MAX_EGRESS_NETWORKS: usize = 64;
 
 /// Local sharing limits, as the configuration file says them under `sharing`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +34,11 @@ pub struct LocalPolicy {
     /// Whether containers of other clusters' pods that request no NVIDIA GPU must have `NVIDIA_VISIBLE_DEVICES=void`.
     /// The agent's webhook sets it; without the section `webhook` nothing demands it.
     pub void_devices: bool,
+    /// Whether containers of other clusters' pods must have `imagePullPolicy: Always`. Otherwise they run any image that
+    /// a node keeps, also one that only the cluster's own pods may pull. The agent's webhook sets it.
+    pub always_pull_images: bool,
+    /// Which networks pods of other clusters reach besides public addresses.
+    pub egress: GuestEgress,
     /// Whether placeholder pods hold leased GPUs that no pod of the lease uses yet.
     pub hold: bool,
     /// Image of placeholder pods, as in "registry.k8s.io/pause:3.10".
@@ -36,6 +47,31 @@ pub struct LocalPolicy {
     pub clean_nodes: bool,
     /// For which of its own pods that wait for leased GPUs the cluster wants leases reclaimed.
     pub reclaim_for_pending: ReclaimForPending,
+}
+
+/// Networks outside the cluster that pods of guests reach, besides public addresses. Private and link-local ones are
+/// closed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct GuestEgress {
+    /// Networks that they reach too, as in "10.20.0.0/16".
+    pub allow: Vec<IpNet>,
+    /// Networks that they do not reach, even if public or allowed: those of the donor's own services.
+    pub deny: Vec<IpNet>,
+}
+
+impl GuestEgress {
+    /// Checks the lists.
+    pub fn check(&self, checks: &mut SettingChecks) {
+        for (field, networks) in [("sharing.egress.allow", &self.allow), ("sharing.egress.deny", &self.deny)] {
+            if networks.len() > MAX_EGRESS_NETWORKS {
+                checks.refuse(field, networks.len(), format!("name at most {MAX_EGRESS_NETWORKS} networks"));
+            }
+            if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
+                checks.refuse(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc()));
+            }
+        }
+    }
 }
 
 /// Pods of the cluster's own that count as local use once the scheduler finds too few GPUs because of leases.
@@ -81,6 +117,8 @@ impl Default for LocalPolicy {
             max_lease_seconds: None,
             runtime_class: None,
             void_devices: true,
+            always_pull_images: true,
+            egress: GuestEgress::default(),
             hold: false,
             placeholder_image: "registry.k8s.io/pause:3.10".to_owned(),
             clean_nodes: false,
@@ -195,6 +233,21 @@ mod tests {
             let reason = policy.check(&TERMS).expect_err(setting);
             assert!(reason.contains(setting), "{reason}");
         }
+    }
+
+    #[test]
+    fn networks_of_guests_are_bounded_and_have_no_bits_behind_the_prefix() {
+        let refused = |text: &str, count: usize| {
+            let networks = vec![text.parse().expect("a network"); count];
+            let mut checks = SettingChecks::default();
+            GuestEgress { allow: Vec::new(), deny: networks }.check(&mut checks);
+            checks.finish().err().map(|error| error.to_string())
+        };
+        assert_eq!(refused("10.1.0.0/16", MAX_EGRESS_NETWORKS), None);
+        let many = refused("10.1.0.0/16", MAX_EGRESS_NETWORKS + 1).expect("too many");
+        assert!(many.contains("sharing.egress.deny \"65\" is refused: name at most 64"), "{many}");
+        let odd = refused("10.1.2.0/16", 1).expect("bits behind the prefix");
+        assert!(odd.contains("write 10.1.0.0/16"), "{odd}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use comity_agent_liqo::donor::PolicySettings;
 use comity_agent_liqo::donor::pod_metrics::PodMetricsSettings;
 use comity_agent_liqo::network::GatewaySettings;
 use comity_agent_model::settings::SettingChecks;
@@ -107,6 +108,17 @@ impl Default for LiqoSettings {
 }
 
 impl LiqoSettings {
+    /// The admission policies that lending needs.
+    #[must_use]
+    pub fn policies(&self) -> PolicySettings {
+        PolicySettings {
+            agent_namespace: self.agent_namespace.clone(),
+            liqo_namespace: self.namespace.clone(),
+            same_names: self.same_namespace_names,
+            ..PolicySettings::default()
+        }
+    }
+
     pub(super) fn check(&self, has_kubernetes: bool, checks: &mut SettingChecks) {
         if self.enabled && !has_kubernetes {
             let reason = "there is no Kubernetes here (inventoryFile is given); leave it out";

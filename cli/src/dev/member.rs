@@ -74,7 +74,11 @@ impl Member {
         };
         match kubeconfig {
             Some(path) => {
-                config.kubernetes = Some(KubernetesConfig { kubeconfig: Some(path.to_owned()), context: None })
+                // The user's own kubeconfig, which no policy restricts.
+                let kubeconfig = Some(path.to_owned());
+                config.kubernetes = Some(KubernetesConfig { kubeconfig, context: None, unrestricted: true });
+                // Its nodes may have images that no registry has.
+                config.sharing.always_pull_images = false;
             }
             None => {
                 let file = state.join("inventory.yaml");

@@ -25,7 +25,7 @@ const JOB: &str = "train";
 /// The donors' only GPU is the one that the lease takes.
 const GPUS: u32 = 1;
 /// A pod that waits for a leased GPU counts as local use after a second instead of a minute.
-const RECLAIM_FOR_PENDING: &str = "sharing:\n  reclaimForPending: {afterSeconds: 1}\n";
+const RECLAIM_FOR_PENDING: &str = "sharing:\n  alwaysPullImages: false\n  reclaimForPending: {afterSeconds: 1}\n";
 /// The donor's pod that needs the GPU.
 const LOCAL_WORK: &str = "local-work";
 

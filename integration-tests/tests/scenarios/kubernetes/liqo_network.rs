@@ -39,6 +39,8 @@ async fn cluster(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> (ControlP
     }
     let of_tenant = ["label", "namespace", "lab", "comity.dev/tenant=poly-ml", "comity.dev/offload=true"];
     plane.kubectl(&of_tenant).await.unwrap();
+    let policies = include_str!("../../../../deploy/agent/liqo-policies.yaml");
+    plane.kubectl_with_input(&["apply", "-f", "-"], policies).await.unwrap();
     (plane, controllers)
 }
 
