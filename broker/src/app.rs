@@ -20,6 +20,8 @@ use tokio::net::TcpListener;
 
 use crate::api::agent_streams::AgentStreams;
 use crate::api::caller::Caller;
+use crate::api::long_calls::LongCalls;
+use crate::api::report_pace::ReportPace;
 use crate::api::server;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::config::Config;
@@ -217,6 +219,7 @@ impl Broker {
         let group = Group::start(group_config(&config, &ca), deps).await?;
         metrics.show_log_syncs(group.log_sync_seconds());
         let pace = Arc::new(DesiredPace::new(Arc::clone(&clock)));
+        let report_pace = ReportPace::new(Arc::clone(&clock));
         let context = Context {
             id: config.settings.id,
             group: group.clone(),
@@ -229,6 +232,8 @@ impl Broker {
             streams: AgentStreams::default(),
             probes: UdpProbeLimit::default(),
             pace,
+            report_pace,
+            long_calls: LongCalls::default(),
             stop: serving.token(),
         };
 

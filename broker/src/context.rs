@@ -18,6 +18,8 @@ use tonic::{Request, Status};
 use crate::api::agent_streams::AgentStreams;
 use crate::api::authorize::{Rpc, authorize};
 use crate::api::caller::Caller;
+use crate::api::long_calls::LongCalls;
+use crate::api::report_pace::ReportPace;
 use crate::api::rpc_error::RpcError;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::api::viewer::Viewer;
@@ -64,6 +66,10 @@ pub struct Context {
     pub probes: UdpProbeLimit,
     /// Limits the share of time spent on desired states.
     pub pace: Arc<DesiredPace>,
+    /// Limits how fast each cluster reports.
+    pub report_pace: ReportPace,
+    /// Quotes, explanations and checks of policy.
+    pub long_calls: LongCalls,
     /// Cancelled when this broker stops.
     pub stop: CancellationToken,
 }

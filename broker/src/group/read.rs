@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comity_core::State;
+use comity_core::{State, snapshot};
 use openraft::ReadPolicy;
 use openraft::errors::RaftError;
 
@@ -34,6 +34,15 @@ impl Group {
             self.catch_up().await?;
         }
         Ok(self.inner.replica.read(|replicated| f(&replicated.state)))
+    }
+
+    /// The index of the last entry applied here, and a copy of the state without derived data; no copy if that entry is
+    /// `known`.
+    pub(crate) fn copy_after(&self, known: Option<u64>) -> (u64, Option<State>) {
+        self.inner.replica.read(|replicated| {
+            let index = replicated.last_applied.map_or(0, |id| id.index);
+            (index, (known != Some(index)).then(|| snapshot::copy(&replicated.state)))
+        })
     }
 
     /// Waits until this broker has applied everything that was acknowledged before the call.

@@ -19,7 +19,11 @@ const ABSENT_DONOR: &str = "donor";
 pub(crate) fn write_policy(dir: &Path) -> Result<()> {
     let origins = [SILENT_ORIGIN.to_owned()];
     let mut documents = vec![
-        federation("stores", "  limits: {maxQueuedRequests: 50000, maxQueuedRequestsPerTenant: 10000}\n"),
+        federation(
+            "stores",
+            "  limits: {maxQueuedRequests: 50000, maxQueuedRequestsPerInstitution: 50000, \
+             maxQueuedRequestsPerTenant: 10000}\n",
+        ),
         gpu_class(),
         institution(BORROWERS, &origins),
         institution(LENDERS, &[ABSENT_DONOR.to_owned()]),

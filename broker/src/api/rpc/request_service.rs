@@ -64,13 +64,13 @@ impl RequestHandlers {
         self.context.permit(|bundle| may_submit(caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
             let now = self.context.now();
-            let read = |state: &State| {
+            let read = move |state: &State| {
                 let now = now.max(state.log_time);
                 let checked = command::check_submission(state, &spec, now)?;
                 let unservable = explain::unservable(state, &checked, now);
                 Ok::<_, Refusal>((checked, unservable))
             };
-            let (checked, unservable) = self.context.group.read(Consistency::Linearizable, read).await??;
+            let (checked, unservable) = self.context.read_long(caller, "checking the request", read).await??;
             let message = match unservable {
                 Some(refusal) if !queue_anyway => return Err(refusal.into()),
                 Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
@@ -172,7 +172,7 @@ impl RequestHandlers {
         let caller = self.context.admit(Rpc::ExplainRequest, &request).await?;
         let viewer = self.context.viewer(&caller);
         let id = RequestId::parse(&request.into_inner().request, "request")?;
-        let read = |state: &State| {
+        let read = move |state: &State| {
             let record =
                 state.requests.get(&id).filter(|record| viewer.sees_request(&record.spec.tenant, &record.spec.origin));
             let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
@@ -205,7 +205,7 @@ impl RequestHandlers {
                     .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
             })
         };
-        self.context.read(v1::Consistency::Linearizable.into(), read).await
+        Ok(self.context.read_long(&caller, "explaining the request", read).await??)
     }
 
     async fn quote_request(
@@ -226,7 +226,7 @@ impl RequestHandlers {
         let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
-        let read = |state: &State| {
+        let read = move |state: &State| {
             let now = now.max(state.log_time);
             let spec = command::check_submission(state, &spec, now)?;
             if let Some(refusal) = explain::unservable(state, &spec, now).filter(|_| !message.queue_anyway) {
@@ -250,10 +250,11 @@ impl RequestHandlers {
                 enforces: wiring::enforcement_to_proto(quote.enforces),
             })
         };
-        self.context.read(v1::Consistency::Linearizable.into(), read).await
+        Ok(self.context.read_long(caller, "quoting the request", read).await??)
     }
 
-    /// Refuses a request that no donor could ever serve. Other refusals are the command's.
+    /// Refuses a request that no donor could ever serve. Other refusals are the command's. A request that can be served
+    /// costs little: the first donor that could serve it ends the search.
     async fn refuse_unservable(&self, spec: &RequestSpec, idempotency: &Idempotency) -> Result<(), RpcError> {
         let now = self.context.now();
         let refusal = |state: &State| {
