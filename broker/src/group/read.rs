@@ -36,12 +36,11 @@ impl Group {
         Ok(self.inner.replica.read(|replicated| f(&replicated.state)))
     }
 
-    /// The index of the last entry applied here, and a copy of the state without derived data; no copy if that entry is
-    /// `known`.
-    pub(crate) fn copy_after(&self, known: Option<u64>) -> (u64, Option<State>) {
+    /// A copy of the state without derived data, and the index of its last entry; `None` if that entry is `known`.
+    pub(crate) fn copy_after(&self, known: Option<u64>) -> Option<(u64, State)> {
         self.inner.replica.read(|replicated| {
-            let index = replicated.last_applied.map_or(0, |id| id.index);
-            (index, (known != Some(index)).then(|| snapshot::copy(&replicated.state)))
+            let entry = replicated.last_applied.map_or(0, |id| id.index);
+            (known != Some(entry)).then(|| (entry, snapshot::copy(&replicated.state)))
         })
     }
 
