@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use crate::api::rpc_error::RpcError;
 
 /// Open streams of one cluster: the newest, and replaced ones that have yet to close.
-pub const MAX_STREAMS_PER_CLUSTER: usize = 8;
+pub const MAX_STREAMS_PER_CLUSTER: usize = 4;
 
 type Live = BTreeMap<ClusterId, Holder>;
 
@@ -130,7 +130,7 @@ mod tests {
         let mut open: Vec<_> =
             (0..MAX_STREAMS_PER_CLUSTER).map(|_| streams.open(&cluster("campus")).expect("room")).collect();
         let refusal = streams.open(&cluster("campus")).expect_err("no room").to_string();
-        assert_eq!(refusal, "cluster campus has 8 open streams, which is the limit of one cluster");
+        assert_eq!(refusal, "cluster campus has 4 open streams, which is the limit of one cluster");
         streams.open(&cluster("other")).expect("room of its own");
         open.pop();
         streams.open(&cluster("campus")).expect("room again");

@@ -142,8 +142,7 @@ mod tests {
     #[test]
     fn one_caller_cannot_take_all_slots() {
         let (slots, bundle, alice) = (CallerSlots::new(&WATCHES), bundle(), user("alice"));
-        let mut held: Vec<_> =
-            (0..WATCHES.per_caller).map(|_| slots.take(&alice, Some(&bundle)).unwrap()).collect();
+        let mut held: Vec<_> = (0..WATCHES.per_caller).map(|_| slots.take(&alice, Some(&bundle)).unwrap()).collect();
         let expected = "spiffe://comity.example/user/alice has 32 watches, which is the limit of one caller";
         assert_eq!(refusal(&slots, &alice), expected);
         slots.take(&user("ivan"), Some(&bundle)).unwrap();

@@ -53,6 +53,19 @@ async fn anonymous_idle_connections_lock_out_agents() {
     drop(idle);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn callers_without_a_certificate_send_no_large_messages() {
+    let federation = Federation::bare().await;
+    let file = v1::PolicyFile { path: "all.yaml".to_owned(), text: "#".repeat(66 << 10) };
+    let bundle = v1::PolicyBundle { files: vec![file], commit: String::new() };
+    let check = v1::CheckPolicyRequest { bundle: Some(bundle) };
+    let refused = PolicyServiceClient::new(federation.anonymous()).check_policy(check.clone()).await.unwrap_err();
+    let code = detail(&refused).code;
+    assert_eq!((refused.code(), code.as_str()), (Code::ResourceExhausted, "message-too-large"), "{refused:?}");
+    let known = PolicyServiceClient::new(federation.user("admin")).check_policy(check).await.unwrap();
+    assert!(!known.into_inner().problems.is_empty());
+}
+
 /// Asks for many quotes at once; returns the numbers of answers and of refusals because of a limit.
 async fn quotes(client: &RequestServiceClient<comity_runtime::tls::BrokerChannel>, count: usize) -> (usize, usize) {
     let quotes = (0..count).map(|_| {

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_core::command::{
-    AdvertiseOffer, ApplyPolicy, CancelRequest, InviteCluster, ReviseOffer, SubmitRequest,
-};
+use comity_core::command::{AdvertiseOffer, ApplyPolicy, CancelRequest, InviteCluster, ReviseOffer, SubmitRequest};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::inventory::{Device, Sharing};
 use comity_core::limits::{

@@ -5,6 +5,7 @@
 //!   apply ─ cluster touched ─▶ read the whole desired state ─▶ agent     (the newest only; what was missed is in it)
 //! ```
 
+mod decoded_size;
 mod desired;
 mod wire;
 

@@ -44,7 +44,8 @@ fn check_room(state: &State, inviter: &Actor, subject: &InviteSubject, now: Time
         return limit_reached(format!("{} has {MAX_INVITES_PER_INVITER} open invitations", inviter.name()), &own);
     }
     if let Some(institution) = institution_of(state, subject) {
-        let of_institution = state.invites.values().filter(|it| institution_of(state, &it.subject) == Some(institution));
+        let of_institution =
+            state.invites.values().filter(|it| institution_of(state, &it.subject) == Some(institution));
         let open: Vec<&Invite> = of_institution.collect();
         if open.len() >= MAX_INVITES_PER_INSTITUTION {
             let reason =
