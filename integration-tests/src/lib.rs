@@ -14,6 +14,7 @@ mod comity;
 pub mod durable;
 pub mod failover;
 mod federation;
+pub mod flood;
 pub mod growth;
 pub mod history;
 mod memory;
