@@ -28,7 +28,7 @@ use crate::programs::{run as run_program, utf8};
 
 use flood_report::FloodRow;
 use flooder::Flooder;
-use submitter::Submitter;
+use submitter::SteadySubmitter;
 
 pub use flood_kind::FloodKind;
 pub use flood_report::FloodReport;
@@ -118,7 +118,7 @@ impl FloodRun {
     }
 
     async fn measure(&self, kind: FloodKind, length: Duration) -> Result<FloodRow> {
-        let mut submitter = Submitter::new(self.channel("alice")?)?;
+        let mut submitter = SteadySubmitter::new(self.channel("alice")?)?;
         // For connections and caches.
         submitter.submit_for(FLOOD_WARM_UP).await?;
         let alone = submitter.submit_for(length).await?;

@@ -39,7 +39,7 @@ struct IndexedCopy {
 }
 
 /// Held during a turn, with the newest copy, which is kept while further calls wait.
-type Turn = OwnedMutexGuard<Option<IndexedCopy>>;
+type CopyTurn = OwnedMutexGuard<Option<IndexedCopy>>;
 
 /// The long calls of this broker. Clones share them.
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ impl LongCalls {
         T: Send + 'static,
         F: FnOnce(&State) -> T + Send + 'static,
     {
-        let mut turn: Turn = Arc::clone(&self.turn).lock_owned().await;
+        let mut turn: CopyTurn = Arc::clone(&self.turn).lock_owned().await;
         // Copied here, not on the thread: at low priority it could be suspended while it holds the state's lock.
         let newer = copy(turn.as_ref().map(|held| held.entry));
         let slots = self.slots.clone();

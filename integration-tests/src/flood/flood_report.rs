@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
-use super::FloodKind;
+use super::flood_kind::FloodKind;
 use super::flooder::FloodCounts;
 use super::submitter::Submitted;
 use crate::statistics::rounded;

@@ -20,7 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::FloodKind;
+use super::flood_kind::FloodKind;
 use super::flood_policy::LOUD;
 use super::submitter::{early, spec, tomorrow_ms};
 use crate::federation::broker_api::{JoinedCluster, MAX_PAGE_ITEMS, channel};

@@ -28,13 +28,13 @@ pub(crate) struct Submitted {
 }
 
 /// Submits as alice.
-pub(super) struct Submitter {
+pub(super) struct SteadySubmitter {
     client: RequestServiceClient<BrokerChannel>,
     opens_ms: u64,
     next: u64,
 }
 
-impl Submitter {
+impl SteadySubmitter {
     pub(super) fn new(channel: BrokerChannel) -> Result<Self> {
         Ok(Self { client: RequestServiceClient::new(channel), opens_ms: tomorrow_ms()?, next: 0 })
     }
