@@ -20,9 +20,9 @@ use crate::context::Context;
 /// Long calls under way, waiting ones included. They take turns, so a caller's share decides how long others wait.
 pub static LONG_CALLS: CallLimits = CallLimits {
     what: "quotes, explanations and checks under way",
-    per_caller: 4,
-    per_institution: 16,
-    per_broker: 64,
+    per_caller: 8,
+    per_institution: 32,
+    per_broker: 128,
     caller_remedy: "wait until one of them is done",
     institution_remedy: "wait until some of them are done",
 };
@@ -226,7 +226,7 @@ mod tests {
         }
         // A storm of one caller is refused, and another is served in its turn.
         let refused = begin(&alice).unwrap_err();
-        let expected = "spiffe://comity.example/user/alice has 4 quotes, explanations and checks under way, which is \
+        let expected = "spiffe://comity.example/user/alice has 8 quotes, explanations and checks under way, which is \
                         the limit of one caller";
         assert_eq!(refused.to_string(), expected);
         begin(&bob).unwrap();

@@ -172,7 +172,7 @@ impl RequestHandlers {
         let caller = self.context.admit(Rpc::ExplainRequest, &request).await?;
         let viewer = self.context.viewer(&caller);
         let id = RequestId::parse(&request.into_inner().request, "request")?;
-        let read = move |state: &State| {
+        let read = move |state: &State| -> Result<_, Refusal> {
             let record =
                 state.requests.get(&id).filter(|record| viewer.sees_request(&record.spec.tenant, &record.spec.origin));
             let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
@@ -226,7 +226,7 @@ impl RequestHandlers {
         let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
-        let read = move |state: &State| {
+        let read = move |state: &State| -> Result<_, Refusal> {
             let now = now.max(state.log_time);
             let spec = command::check_submission(state, &spec, now)?;
             if let Some(refusal) = explain::unservable(state, &spec, now).filter(|_| !message.queue_anyway) {
