@@ -20,9 +20,10 @@ use tokio::net::TcpListener;
 
 use crate::api::agent_streams::AgentStreams;
 use crate::api::caller::Caller;
-use crate::api::long_calls::LongCalls;
-use crate::api::report_pace::ReportPace;
 use crate::api::server;
+use crate::api::shares::long_calls::LongCalls;
+use crate::api::shares::proposal_turns::ProposalTurns;
+use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::config::Config;
 use crate::context::{Context, Validity};
@@ -233,6 +234,7 @@ impl Broker {
             probes: UdpProbeLimit::default(),
             pace,
             report_pace,
+            proposal_turns: ProposalTurns::default(),
             long_calls: LongCalls::default(),
             stop: serving.token(),
         };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use comity_broker::api::agent_streams::MAX_STREAMS_PER_CLUSTER;
-use comity_broker::api::long_calls::LONG_CALLS;
+use comity_broker::api::shares::long_calls::LONG_CALLS;
 use comity_proto::StatusExt as _;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;

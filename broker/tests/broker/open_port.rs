@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use comity_broker::api::caller_slots::WATCHES;
+use comity_broker::api::shares::caller_slots::WATCHES;
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;

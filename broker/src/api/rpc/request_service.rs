@@ -7,6 +7,7 @@ use comity_types::{LeaseId, RequestId, TenantId};
 
 use comity_core::demand::RequestSpec;
 use comity_core::idempotency;
+use comity_core::refusal::Code;
 use comity_core::request::Request as RequestRecord;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, explain};
 use comity_proto::v1;
@@ -84,9 +85,7 @@ impl RequestHandlers {
             };
             return Ok(v1::SubmitRequestResponse { request: Some(request) });
         }
-        if !queue_anyway {
-            self.refuse_unservable(&spec, &idempotency).await?;
-        }
+        self.refuse_early(&spec, &idempotency, queue_anyway).await?;
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
         let submitted = self
             .context
@@ -253,9 +252,15 @@ impl RequestHandlers {
         Ok(self.context.read_long(caller, "quoting the request", read).await??)
     }
 
-    /// Refuses a request that no donor could ever serve. Other refusals are the command's. A request that can be served
-    /// costs little: the first donor that could serve it ends the search.
-    async fn refuse_unservable(&self, spec: &RequestSpec, idempotency: &Idempotency) -> Result<(), RpcError> {
+    /// Refuses a request for which the queue has no room, which must not cost entries of the log; and, unless
+    /// `queue_anyway`, one that no donor could ever serve. Other refusals are the command's. A request that can be
+    /// served costs little: the first donor that could serve it ends the search.
+    async fn refuse_early(
+        &self,
+        spec: &RequestSpec,
+        idempotency: &Idempotency,
+        queue_anyway: bool,
+    ) -> Result<(), RpcError> {
         let now = self.context.now();
         let refusal = |state: &State| {
             // A repeated call gets its request, whatever has changed since.
@@ -263,8 +268,11 @@ impl RequestHandlers {
                 return None;
             }
             let now = now.max(state.log_time);
-            let checked = command::check_submission(state, spec, now).ok()?;
-            explain::unservable(state, &checked, now)
+            match command::check_submission(state, spec, now) {
+                Ok(checked) if !queue_anyway => explain::unservable(state, &checked, now),
+                Err(refusal) if refusal.code == Code::LimitReached => Some(refusal),
+                Ok(_) | Err(_) => None,
+            }
         };
         // Most requests can be served: only a refusal is worth asking a majority.
         if self.context.group.read(Consistency::Stale, refusal).await?.is_some()

@@ -17,9 +17,9 @@ use tonic::{Request, Response, Status};
 
 use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
-use crate::api::caller_slots::{CallerSlots, WATCHES};
 use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::caller_slots::{CallerSlots, WATCHES};
 use crate::api::viewer::Viewer;
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};

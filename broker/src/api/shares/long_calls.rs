@@ -13,8 +13,8 @@ use comity_core::{State, snapshot};
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
 use crate::api::caller::Caller;
-use crate::api::caller_slots::{CallLimits, CallerSlot, CallerSlots};
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::caller_slots::{CallLimits, CallerSlot, CallerSlots};
 use crate::context::Context;
 
 /// Long calls under way, waiting ones included. They take turns, so a caller's share decides how long others wait.
