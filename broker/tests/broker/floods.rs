@@ -125,6 +125,46 @@ async fn quote_storm_costs_leadership() {
     assert_eq!(quotes(&alice, LONG_CALLS.per_caller).await, (LONG_CALLS.per_caller, 0));
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_beyond_a_full_queue_cost_no_log_entries() {
+    const REFUSED: u64 = 30;
+    let federation = Federation::bare().await;
+    let mut bundle = examples();
+    for file in &mut bundle.files {
+        file.text = file.text.replace("maxQueuedRequestsPerTenant: 200", "maxQueuedRequestsPerTenant: 2");
+    }
+    let apply = v1::ApplyPolicyRequest {
+        bundle: Some(bundle),
+        idempotency_key: "small-queue".to_owned(),
+        ..v1::ApplyPolicyRequest::default()
+    };
+    let applied = PolicyServiceClient::new(federation.user("admin")).apply_policy(apply).await.unwrap();
+    assert!(applied.into_inner().changed);
+    federation.join("polytech-campus").await;
+    let mut client = RequestServiceClient::new(federation.user("alice"));
+    let mut submit = async |key: String| {
+        let submit = v1::SubmitRequestRequest {
+            spec: Some(spec()),
+            idempotency_key: key,
+            queue_anyway: true,
+            ..v1::SubmitRequestRequest::default()
+        };
+        client.submit_request(submit).await
+    };
+    let first = submit("0".to_owned()).await.unwrap().into_inner();
+    submit("1".to_owned()).await.unwrap();
+    let before = federation.broker().group().log_syncs();
+    for number in 0..REFUSED {
+        let refused = submit(format!("more-{number}")).await.unwrap_err();
+        assert_eq!((refused.code(), detail(&refused).code.as_str()), (Code::ResourceExhausted, "limit-reached"));
+        assert!(refused.message().starts_with("2 requests of tenant poly-ml wait already"), "{refused:?}");
+    }
+    let syncs = federation.broker().group().log_syncs() - before;
+    assert!(syncs < REFUSED / 2, "{REFUSED} refusals cost {syncs} fsyncs of the log");
+    // A repeated call still gets its request.
+    assert_eq!(submit("0".to_owned()).await.unwrap().into_inner(), first);
+}
+
 type Stream = (mpsc::Sender<v1::AgentMessage>, Streaming<v1::BrokerMessage>);
 
 /// Opens an agent's stream and says nothing.
