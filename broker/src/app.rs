@@ -23,6 +23,7 @@ use crate::api::caller::Caller;
 use crate::api::server;
 use crate::api::shares::long_calls::LongCalls;
 use crate::api::shares::proposal_turns::ProposalTurns;
+use crate::api::shares::refused_lately::RefusedLately;
 use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::config::Config;
@@ -221,6 +222,7 @@ impl Broker {
         metrics.show_log_syncs(group.log_sync_seconds());
         let pace = Arc::new(DesiredPace::new(Arc::clone(&clock)));
         let report_pace = ReportPace::new(Arc::clone(&clock));
+        let refused_lately = RefusedLately::new(Arc::clone(&clock));
         let context = Context {
             id: config.settings.id,
             group: group.clone(),
@@ -235,6 +237,7 @@ impl Broker {
             pace,
             report_pace,
             proposal_turns: ProposalTurns::default(),
+            refused_lately,
             long_calls: LongCalls::default(),
             stop: serving.token(),
         };

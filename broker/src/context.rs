@@ -21,6 +21,7 @@ use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
 use crate::api::shares::long_calls::LongCalls;
 use crate::api::shares::proposal_turns::ProposalTurns;
+use crate::api::shares::refused_lately::RefusedLately;
 use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::api::viewer::Viewer;
@@ -71,6 +72,8 @@ pub struct Context {
     pub report_pace: ReportPace,
     /// Limits the commands of each caller under way.
     pub proposal_turns: ProposalTurns,
+    /// Callers whose requests no donor could serve.
+    pub refused_lately: RefusedLately,
     /// Quotes, explanations and checks of policy.
     pub long_calls: LongCalls,
     /// Cancelled when this broker stops.

@@ -3,4 +3,5 @@
 pub mod caller_slots;
 pub mod long_calls;
 pub mod proposal_turns;
+pub mod refused_lately;
 pub mod report_pace;

@@ -151,7 +151,7 @@ async fn requests_beyond_a_full_queue_cost_no_log_entries() {
         };
         client.submit_request(submit).await
     };
-    let first = submit("0".to_owned()).await.unwrap().into_inner();
+    let first = submit("0".to_owned()).await.unwrap().into_inner().request.unwrap().id;
     submit("1".to_owned()).await.unwrap();
     let before = federation.broker().group().log_syncs();
     for number in 0..REFUSED {
@@ -162,7 +162,7 @@ async fn requests_beyond_a_full_queue_cost_no_log_entries() {
     let syncs = federation.broker().group().log_syncs() - before;
     assert!(syncs < REFUSED / 2, "{REFUSED} refusals cost {syncs} fsyncs of the log");
     // A repeated call still gets its request.
-    assert_eq!(submit("0".to_owned()).await.unwrap().into_inner(), first);
+    assert_eq!(submit("0".to_owned()).await.unwrap().into_inner().request.unwrap().id, first);
 }
 
 type Stream = (mpsc::Sender<v1::AgentMessage>, Streaming<v1::BrokerMessage>);

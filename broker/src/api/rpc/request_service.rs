@@ -9,7 +9,7 @@ use comity_core::demand::RequestSpec;
 use comity_core::idempotency;
 use comity_core::refusal::Code;
 use comity_core::request::Request as RequestRecord;
-use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, explain};
+use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp, explain};
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
@@ -85,7 +85,7 @@ impl RequestHandlers {
             };
             return Ok(v1::SubmitRequestResponse { request: Some(request) });
         }
-        self.refuse_early(&spec, &idempotency, queue_anyway).await?;
+        self.refuse_early(caller, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await?;
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
         let submitted = self
             .context
@@ -252,39 +252,59 @@ impl RequestHandlers {
         Ok(self.context.read_long(caller, "quoting the request", read).await??)
     }
 
-    /// Refuses a request for which the queue has no room, which must not cost entries of the log; and, unless
-    /// `queue_anyway`, one that no donor could ever serve. Other refusals are the command's. A request that can be
-    /// served costs little: the first donor that could serve it ends the search.
-    async fn refuse_early(
-        &self,
-        spec: &RequestSpec,
-        idempotency: &Idempotency,
-        queue_anyway: bool,
-    ) -> Result<(), RpcError> {
+    /// Refuses a request for which the queue has no room, which must not cost entries of the log; and, unless it is to
+    /// be queued anyway, one that no donor could ever serve. Other refusals are the command's.
+    async fn refuse_early(&self, caller: &Caller, submission: Submission<'_>) -> Result<(), RpcError> {
         let now = self.context.now();
-        let refusal = |state: &State| {
-            // A repeated call gets its request, whatever has changed since.
-            if idempotency::seen(&state.idempotency, idempotency).is_some() {
-                return None;
-            }
-            let now = now.max(state.log_time);
-            match command::check_submission(state, spec, now) {
-                Ok(checked) if !queue_anyway => explain::unservable(state, &checked, now),
-                Err(refusal) if refusal.code == Code::LimitReached => Some(refusal),
-                Ok(_) | Err(_) => None,
-            }
+        let group = &self.context.group;
+        let refusal = if self.context.refused_lately.has(caller) {
+            let (spec, idempotency) = (submission.spec.clone(), submission.idempotency.clone());
+            let queue_anyway = submission.queue_anyway;
+            let check = move |state: &State| {
+                Submission { spec: &spec, idempotency: &idempotency, queue_anyway }.refusal(state, now)
+            };
+            self.context.read_long(caller, "checking the request", check).await?
+        } else if group.read(Consistency::Stale, |state| submission.refusal(state, now)).await?.is_some() {
+            // Most requests can be served: only a refusal is worth asking a majority.
+            group.read(Consistency::Linearizable, |state| submission.refusal(state, now)).await?
+        } else {
+            None
         };
-        // Most requests can be served: only a refusal is worth asking a majority.
-        if self.context.group.read(Consistency::Stale, refusal).await?.is_some()
-            && let Some(refusal) = self.context.group.read(Consistency::Linearizable, refusal).await?
-        {
-            return Err(refusal.into());
+        let Some(refusal) = refusal else { return Ok(()) };
+        if refusal.code == Code::Unservable {
+            self.context.refused_lately.note(caller);
         }
-        Ok(())
+        Err(refusal.into())
     }
 
     async fn record(&self, id: RequestId) -> Result<Option<RequestRecord>, RpcError> {
         Ok(self.context.group.read(Consistency::Linearizable, |state| state.requests.get(&id).cloned()).await?)
+    }
+}
+
+/// A submission to check before it is proposed.
+#[derive(Clone, Copy)]
+struct Submission<'a> {
+    spec: &'a RequestSpec,
+    idempotency: &'a Idempotency,
+    /// Whether to queue it even if no donor could ever serve it.
+    queue_anyway: bool,
+}
+
+impl Submission<'_> {
+    /// Why the queue has no room for it, or no donor could ever serve it. A request that can be served costs little: the
+    /// first donor that could serve it ends the search.
+    fn refusal(&self, state: &State, now: Timestamp) -> Option<Refusal> {
+        // A repeated call gets its request, whatever has changed since.
+        if idempotency::seen(&state.idempotency, self.idempotency).is_some() {
+            return None;
+        }
+        let now = now.max(state.log_time);
+        match command::check_submission(state, self.spec, now) {
+            Ok(checked) if !self.queue_anyway => explain::unservable(state, &checked, now),
+            Err(refusal) if refusal.code == Code::LimitReached => Some(refusal),
+            Ok(_) | Err(_) => None,
+        }
     }
 }
 
