@@ -19,6 +19,10 @@ use crate::api::agent_streams::AgentStreams;
 use crate::api::authorize::{Rpc, authorize};
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::long_calls::LongCalls;
+use crate::api::shares::proposal_turns::ProposalTurns;
+use crate::api::shares::refused_lately::RefusedLately;
+use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::api::viewer::Viewer;
 use crate::api::visible_names::VisibleNames;
@@ -64,6 +68,14 @@ pub struct Context {
     pub probes: UdpProbeLimit,
     /// Limits the share of time spent on desired states.
     pub pace: Arc<DesiredPace>,
+    /// Limits how fast each cluster reports.
+    pub report_pace: ReportPace,
+    /// Limits the commands of each caller under way.
+    pub proposal_turns: ProposalTurns,
+    /// Callers whose requests no donor could serve.
+    pub refused_lately: RefusedLately,
+    /// Quotes, explanations and checks of policy.
+    pub long_calls: LongCalls,
     /// Cancelled when this broker stops.
     pub stop: CancellationToken,
 }
@@ -136,13 +148,14 @@ impl Context {
         Viewer::of(caller, self.hub.policy().as_deref())
     }
 
-    /// Commits a command of `caller`.
+    /// Commits a command of `caller`, in its turn.
     pub async fn propose(
         &self,
         caller: &Caller,
         command: Command,
         idempotency: Option<Idempotency>,
     ) -> Result<Applied, Unavailable> {
+        let _turn = self.proposal_turns.take(caller).await;
         let traceparent = current_traceparent().unwrap_or_default();
         self.commit(Proposal { actor: caller.actor(), command, idempotency, traceparent }).await
     }

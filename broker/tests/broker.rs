@@ -14,6 +14,8 @@ mod default_deny;
 mod fake_agent;
 #[path = "broker/federation.rs"]
 mod federation;
+#[path = "broker/floods.rs"]
+mod floods;
 #[path = "broker/joins.rs"]
 mod joins;
 #[path = "broker/lease_story.rs"]

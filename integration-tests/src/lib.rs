@@ -6,7 +6,6 @@
 //!
 //! The programs are those beside the test binary; `./test` builds them first.
 
-mod admin;
 pub mod brokers;
 pub mod burst;
 pub mod chaos;
@@ -14,6 +13,7 @@ mod comity;
 pub mod durable;
 pub mod failover;
 mod federation;
+pub mod flood;
 pub mod growth;
 pub mod history;
 mod memory;

@@ -10,6 +10,7 @@ mod failover_command;
 mod failures_command;
 mod fairness_command;
 mod federation_command;
+mod flood_command;
 mod growth_command;
 mod place_command;
 mod reclaim_command;
@@ -45,6 +46,7 @@ const EXAMPLES: &str = "Examples:
   comity-bench reclaim --reclaims 1000 --seed 1 --json
   comity-bench failures --events 1000 --seed 1 --json
   comity-bench growth --gpus 1000000 --leases 100000
+  comity-bench flood --floods quotes,lists
 ";
 
 /// Measures Comity and compares it with its peers
@@ -182,6 +184,14 @@ enum Benchmark {
     /// releases everything. Needs comity-broker and comity in its own folder; use a release build. About ten minutes
     /// and 4 GB of memory at the default size.
     Growth(growth_command::GrowthArgs),
+    /// Delay of one caller's requests while another floods the leader
+    ///
+    /// Starts three brokers on this machine for each flood; four donors offer their nodes. Alice submits one request
+    /// after another, first alone, then while mallory, of another institution, does one thing as fast as possible: ask
+    /// for quotes, submit requests, connect without a certificate, open watches, report as an agent, or read lists and
+    /// the policy. Prints alice's times, their ratio, and how much of the flood the brokers answered and refused. Needs
+    /// comity-broker and comity in its own folder; use a release build. About three minutes.
+    Flood(flood_command::FloodArgs),
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -201,6 +211,7 @@ async fn main() -> ExitCode {
         Benchmark::Reclaim(arguments) => reclaim_command::run(&arguments),
         Benchmark::Failures(arguments) => failures_command::run(&arguments),
         Benchmark::Growth(arguments) => growth_command::run(&arguments).await,
+        Benchmark::Flood(arguments) => flood_command::run(&arguments).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -218,8 +229,10 @@ mod tests {
     #[test]
     fn every_command_reads_its_defaults() {
         const FILES: &str = "--nodes nodes.csv --pods pods.csv";
-        let commands =
-            ["burst", "agent", "chaos", "failover", "durable", "fairness", "batching", "reclaim", "failures", "growth"];
+        let commands = [
+            "burst", "agent", "chaos", "failover", "durable", "fairness", "batching", "reclaim", "failures", "growth",
+            "flood",
+        ];
         let with_files = ["place", "match", "federation", "bound", "batching"].map(|name| format!("{name} {FILES}"));
         for line in commands.into_iter().map(str::to_owned).chain(with_files) {
             let read = Arguments::try_parse_from(std::iter::once("comity-bench").chain(line.split(' ')));
