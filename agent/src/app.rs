@@ -313,6 +313,7 @@ impl Agent {
             metrics: metrics.clone(),
             brokers: brokers.clone(),
             tls: tls.clone(),
+            identity: source.subscribe(),
             nodes: offered,
             data,
             desired: desired_sender,
@@ -360,8 +361,8 @@ impl Agent {
             };
             shutdown.spawn(parts.fence.clone().hold(shutdown.token(), burst::run(burst, shutdown.token())));
         }
-        let renewal =
-            Renewal { directory, source, brokers, tls, clock, entropy, not_after: metrics.certificate_not_after };
+        let (key, not_after) = (parts.member.identity.clone(), metrics.certificate_not_after);
+        let renewal = Renewal { directory, source, key, brokers, tls, clock, entropy, not_after };
         shutdown.spawn(parts.fence.clone().hold(shutdown.token(), renewal.run(shutdown.token())));
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");

@@ -4,6 +4,7 @@
 pub mod agent_streams;
 pub mod authorize;
 pub mod caller;
+pub mod caller_life;
 pub mod convert;
 pub mod http;
 pub mod idempotency;

@@ -26,3 +26,5 @@ mod lists_and_watches;
 mod open_port;
 #[path = "broker/reclaim_story.rs"]
 mod reclaim_story;
+#[path = "broker/revocations.rs"]
+mod revocations;

@@ -19,7 +19,7 @@ use zeroize::Zeroize;
 use crate::atomic_file::{self, FileError, PRIVATE, PUBLIC};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::host_name::HostName;
-use crate::identity::{BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots};
+use crate::identity::{BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots, serial_prefix};
 use crate::secret::{Secret, SecretString};
 use crate::spiffe::{SpiffeId, SpiffeKind, TrustDomain};
 
@@ -146,7 +146,7 @@ impl CertificateAuthority {
         params.subject_alt_names = vec![uri_name(&format!("spiffe://{trust_domain}"))?];
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.serial_number = Some(random_serial());
+        params.serial_number = Some(serial_of(0));
         set_validity(&mut params, now - BACKDATE, now + ROOT_VALIDITY);
         let root = params.self_signed(&key).map_err(CaError::encoding)?;
         Self::assemble(root.pem(), key)
@@ -221,7 +221,9 @@ impl CertificateAuthority {
         self.roots.sha256()
     }
 
-    /// Issues a certificate for the public key of a CSR and for `id`. Ignores the names in the CSR.
+    /// Issues a certificate for the public key of a CSR and for `id`. Ignores the names in the CSR. The certificate
+    /// carries `generation`, the number of revocations before it, in its serial number: a later revocation of `id`
+    /// voids it.
     ///
     /// # Errors
     /// [`CaError`] if the CSR does not prove possession of its key, or another argument is out of bounds.
@@ -232,13 +234,15 @@ impl CertificateAuthority {
         hosts: &[HostName],
         validity: Duration,
         now: SystemTime,
+        generation: u64,
     ) -> Result<IssuedCertificate, CaError> {
         let key = csr.verified_key()?;
-        let (params, issued) = self.leaf_params(id, hosts, validity, now)?;
+        let (params, issued) = self.leaf_params(id, hosts, validity, now, generation)?;
         self.sign(&params, &key, issued)
     }
 
-    /// Creates a key and issues its certificate: for the broker itself, and for users that it invites.
+    /// Creates a key and issues its certificate in generation 0: for brokers, whose certificates no revocation voids,
+    /// and for users who were never revoked.
     ///
     /// # Errors
     /// Like [`issue`](Self::issue).
@@ -250,7 +254,7 @@ impl CertificateAuthority {
         now: SystemTime,
     ) -> Result<IdentityPem, CaError> {
         let request = KeyAndCsr::generate()?;
-        let issued = self.issue(&request.csr, id, hosts, validity, now)?;
+        let issued = self.issue(&request.csr, id, hosts, validity, now, 0)?;
         Ok(IdentityPem { key: request.key_pem, chain: issued.chain_pem, ca: self.root_pem.clone() })
     }
 
@@ -273,6 +277,7 @@ impl CertificateAuthority {
         hosts: &[HostName],
         validity: Duration,
         now: SystemTime,
+        generation: u64,
     ) -> Result<(CertificateParams, IssuedCertificate), CaError> {
         if id.trust_domain() != self.trust_domain() {
             let trust_domain = self.trust_domain().clone();
@@ -285,7 +290,7 @@ impl CertificateAuthority {
         if not_after > self.root_not_after {
             return Err(CaError::RootEnds);
         }
-        let serial = random_serial();
+        let serial = serial_of(generation);
         let issued = IssuedCertificate {
             chain_pem: String::new(),
             serial: hex::encode(serial.to_bytes()),
@@ -364,12 +369,11 @@ fn host_names(hosts: &[HostName]) -> Result<Vec<SanType>, CaError> {
     hosts.iter().map(name).collect()
 }
 
-/// A random serial number of 127 bits: positive, as X.509 requires, and unique.
-fn random_serial() -> SerialNumber {
-    let mut bytes = [0; 16];
-    SystemEntropy.fill(&mut bytes);
-    bytes[0] = (bytes[0] & 0x7f) | 0x40;
-    SerialNumber::from_slice(&bytes)
+/// A serial number: positive, as X.509 requires; the generation and 64 random bits make it unique.
+fn serial_of(generation: u64) -> SerialNumber {
+    let mut random = [0; 8];
+    SystemEntropy.fill(&mut random);
+    SerialNumber::from_slice(&[serial_prefix(generation), random].concat())
 }
 
 fn set_validity(params: &mut CertificateParams, from: SystemTime, until: SystemTime) {

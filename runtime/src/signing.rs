@@ -20,12 +20,14 @@ use zeroize::Zeroizing;
 
 use crate::atomic_file::{self, FileError, PRIVATE};
 use crate::entropy::Entropy;
-use crate::spiffe::ClusterName;
+use crate::spiffe::{ClusterName, SpiffeId};
 
 const TEXT_PREFIX: &str = "ed25519:";
 const SIGNED_PREFIX: &[u8] = b"comity-signed-v1\0";
 /// Purpose of an institution's signature over one of its clusters' identity keys.
 const VOUCHER_DOMAIN: &str = "voucher";
+/// Purpose of the signature with which a member asks for a new certificate.
+const RENEWAL_DOMAIN: &str = "renew-csr";
 /// PKCS #8 of an Ed25519 key up to the key's 32 bytes (RFC 8410, section 7).
 const PKCS8_PREFIX: &[u8] =
     &[0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
@@ -121,6 +123,11 @@ impl IdentityKey {
         IdentitySignature(self.0.sign(&signed_message(domain, parts)).to_bytes())
     }
 
+    /// Signs the request of a member for a new certificate.
+    pub fn sign_renewal(&self, member: &SpiffeId, csr_der: &[u8]) -> IdentitySignature {
+        self.sign(RENEWAL_DOMAIN, &[member.to_string().as_bytes(), csr_der])
+    }
+
     /// Signs, with a key of `institution`, a voucher: `cluster` is the institution's, and `key` is its identity key.
     pub fn vouch(&self, institution: &str, cluster: &ClusterName, key: &IdentityPublicKey) -> IdentitySignature {
         self.sign(VOUCHER_DOMAIN, &voucher_parts(institution, cluster, key))
@@ -162,6 +169,19 @@ impl IdentityPublicKey {
         let key = VerifyingKey::from_bytes(&self.0).map_err(|_| SigningError::WeakKey)?;
         key.verify_strict(&signed_message(domain, parts), &Signature::from_bytes(&signature.0))
             .map_err(|_| SigningError::Signature { key: *self })
+    }
+
+    /// Verifies a signature of [`IdentityKey::sign_renewal`].
+    ///
+    /// # Errors
+    /// [`SigningError::Signature`].
+    pub fn verify_renewal(
+        &self,
+        member: &SpiffeId,
+        csr_der: &[u8],
+        signature: &IdentitySignature,
+    ) -> Result<(), SigningError> {
+        self.verify(RENEWAL_DOMAIN, &[member.to_string().as_bytes(), csr_der], signature)
     }
 
     /// Verifies, with a key of `institution`, a voucher of [`IdentityKey::vouch`].
@@ -294,6 +314,19 @@ mod tests {
         // A signature for another purpose is no voucher.
         let other = signing.sign("key-bundle", &parts);
         assert!(signing_key.verify_voucher("eth", &name("main"), &cluster_key, &other).is_err());
+    }
+
+    #[test]
+    fn a_renewal_holds_for_its_member_and_request_only_and_no_join_stands_in_for_it() {
+        let ethz: SpiffeId = "spiffe://dev.test/cluster/ethz".parse().unwrap();
+        let signature = key(1).sign_renewal(&ethz, b"csr");
+        key(1).public().verify_renewal(&ethz, b"csr", &signature).unwrap();
+        let epfl: SpiffeId = "spiffe://dev.test/cluster/epfl".parse().unwrap();
+        assert!(key(1).public().verify_renewal(&epfl, b"csr", &signature).is_err());
+        assert!(key(1).public().verify_renewal(&ethz, b"other", &signature).is_err());
+        assert!(key(2).public().verify_renewal(&ethz, b"csr", &signature).is_err());
+        let join = key(1).sign("join-csr", &[b"csr"]);
+        assert!(key(1).public().verify_renewal(&ethz, b"csr", &join).is_err());
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub(crate) mod offered;
 pub(crate) mod queue;
 pub(crate) mod reclaim_history;
 pub(crate) mod replies_by_caller;
+mod standing;
 pub(crate) mod timers;
 pub(crate) mod transition;
 pub(crate) mod usable;
@@ -38,6 +39,7 @@ use crate::model::lease::Lease;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::request::Request;
+use crate::model::revocation::{Exclusion, Revocation};
 use crate::model::settings::Settings;
 use crate::model::time::{Millis, Timestamp};
 use crate::model::work::{WorkMix, WorkType};
@@ -108,6 +110,15 @@ pub struct Records {
     pub last_overdue: Timestamp,
     /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::model::limits::MAX_BROKERS).
     pub brokers: BTreeMap<u64, BrokerRecord>,
+    /// Number of revocations until now: the generation of certificates issued now.
+    #[serde(default)]
+    pub certificate_generation: u64,
+    /// Revoked users, by name; at most [`MAX_REVOKED_USERS`](crate::model::limits::MAX_REVOKED_USERS).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub revoked_users: BTreeMap<String, Revocation>,
+    /// Suspended institutions; at most [`MAX_SUSPENSIONS`](crate::model::limits::MAX_SUSPENSIONS).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub suspensions: BTreeMap<InstitutionId, Exclusion>,
     /// Offset from leaders' log clocks to log time: the sum of all re-bases, in milliseconds.
     pub time_shift_ms: i64,
     /// When the last leader began its term.

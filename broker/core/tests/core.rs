@@ -59,6 +59,8 @@ mod reclaims;
 mod refusals;
 #[path = "core/revisions.rs"]
 mod revisions;
+#[path = "core/revocations.rs"]
+mod revocations;
 #[path = "core/spread.rs"]
 mod spread;
 #[path = "core/time.rs"]

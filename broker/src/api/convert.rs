@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod answer;
 pub mod cluster;
+pub mod csr;
 mod data;
 pub mod delivery;
 mod fault;

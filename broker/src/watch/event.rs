@@ -108,7 +108,7 @@ pub(super) fn of_changes(state: &State, changes: &[Change]) -> Vec<Event> {
             Change::Request(id) => Event::request(state, *id),
             Change::Lease(id) => Event::lease(state, *id),
             Change::Peering(id) => Event::peering(state, *id),
-            Change::Envelopes(_) | Change::Policy | Change::Invite(_) => None,
+            Change::Envelopes(_) | Change::Policy | Change::Invite(_) | Change::Revocations => None,
         })
         .collect()
 }

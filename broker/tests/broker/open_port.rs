@@ -77,7 +77,7 @@ async fn one_viewer_takes_all_watch_seats() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_ends_with_its_certificate() {
+async fn watch_survives_certificate_expiry() {
     let federation = Federation::start().await;
     let alice = SpiffeId::user(TrustDomain::new(DOMAIN).unwrap(), UserName::new("alice").unwrap());
     let validity = Duration::from_secs(6);

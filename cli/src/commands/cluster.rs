@@ -4,14 +4,16 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 
+mod evict;
 mod invite;
 mod voucher;
 
+pub use evict::ClusterEvictArgs;
 pub use invite::ClusterInviteArgs;
 pub use voucher::VoucherCommand;
 
 use super::completions::known_ids;
-use super::listings;
+use crate::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call};
@@ -41,6 +43,8 @@ pub enum ClusterCommand {
     /// Show one member cluster
     #[command(after_help = CLUSTER_SHOW_EXAMPLES)]
     Show(ClusterShowArgs),
+    /// Evict a cluster: void its certificates, and end its part
+    Evict(ClusterEvictArgs),
     /// Vouchers: an institution's signatures of its clusters' identity keys
     #[command(subcommand)]
     Voucher(VoucherCommand),
@@ -62,6 +66,7 @@ impl ClusterCommand {
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
             Self::Invite(args) => args.run(session).await,
+            Self::Evict(args) => session.print(&args.run(session).await?),
             Self::List(watch) => {
                 let (channel, consistency) = (session.channel()?, session.consistency());
                 watch.show(session, ChangeSource::Stream, || listings::clusters(&channel, consistency)).await

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::*;
-use crate::identity::{CertificateFacts, parse_chain};
+use crate::identity::{CertificateFacts, TlsIdentity, parse_chain};
 use crate::spiffe::ClusterName;
 
 const VALIDITY: Duration = Duration::from_secs(3600);
@@ -32,7 +32,7 @@ fn the_broker_decides_the_content_of_a_certificate() {
     let csr = CsrDer::new(params.serialize_request(&key).unwrap().der().to_vec()).unwrap();
     let now = SystemTime::now();
     let hosts = ["a.test", "127.0.0.1", "::1"].map(|host| host.parse::<HostName>().unwrap());
-    let issued = ca.issue(&csr, &cluster(), &hosts, VALIDITY, now).unwrap();
+    let issued = ca.issue(&csr, &cluster(), &hosts, VALIDITY, now, 0).unwrap();
 
     let chain = parse_chain("chain", &issued.chain_pem).unwrap();
     assert_eq!(chain.len(), 2);
@@ -58,8 +58,21 @@ fn the_broker_decides_the_content_of_a_certificate() {
 fn serials_differ_for_the_same_key() {
     let ca = authority();
     let request = KeyAndCsr::generate().unwrap();
-    let issue = || ca.issue(&request.csr, &cluster(), &[], VALIDITY, SystemTime::now()).unwrap().serial;
+    let issue = || ca.issue(&request.csr, &cluster(), &[], VALIDITY, SystemTime::now(), 0).unwrap().serial;
     assert_ne!(issue(), issue());
+}
+
+#[test]
+fn a_certificate_carries_its_generation() {
+    let ca = authority();
+    let request = KeyAndCsr::generate().unwrap();
+    for generation in [0, 1, 4_711, (1 << 62) - 1] {
+        let issued = ca.issue(&request.csr, &cluster(), &[], VALIDITY, SystemTime::now(), generation).unwrap();
+        let chain = parse_chain("chain", &issued.chain_pem).unwrap();
+        assert_eq!(CertificateFacts::of(&chain[0]).unwrap().generation, generation);
+    }
+    let first = ca.new_identity(&cluster(), &[], VALIDITY, SystemTime::now()).unwrap();
+    assert_eq!(TlsIdentity::from_pem(&first).unwrap().generation(), 0);
 }
 
 #[test]
@@ -67,7 +80,7 @@ fn a_request_with_a_wrong_signature_is_refused() {
     let ca = authority();
     let mut der = KeyAndCsr::generate().unwrap().csr.as_bytes().to_vec();
     *der.last_mut().unwrap() ^= 1;
-    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now());
+    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now(), 0);
     assert!(matches!(refused, Err(CaError::CsrSignature)), "{refused:?}");
 }
 
@@ -80,7 +93,7 @@ fn a_request_with_the_public_key_of_another_party_is_refused() {
     let (from, to) = (mine.public_key_raw(), theirs.public_key_raw());
     let at = der.windows(from.len()).position(|window| window == from).unwrap();
     der[at..at + to.len()].copy_from_slice(to);
-    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now());
+    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now(), 0);
     assert!(matches!(refused, Err(CaError::CsrSignature)), "{refused:?}");
 }
 
@@ -89,7 +102,7 @@ fn garbage_is_refused_with_a_reason() {
     let ca = authority();
     let now = SystemTime::now();
     let good = KeyAndCsr::generate().unwrap().csr;
-    let issue = |der: Vec<u8>| ca.issue(&CsrDer::new(der)?, &cluster(), &[], VALIDITY, now);
+    let issue = |der: Vec<u8>| ca.issue(&CsrDer::new(der)?, &cluster(), &[], VALIDITY, now, 0);
     assert!(matches!(issue(vec![]), Err(CaError::CsrMalformed { .. })));
     assert!(matches!(issue(vec![0x30; 300]), Err(CaError::CsrMalformed { .. })));
     assert!(matches!(issue(vec![0; 9000]), Err(CaError::CsrTooLarge { bytes: 9000 })));
@@ -99,16 +112,16 @@ fn garbage_is_refused_with_a_reason() {
     longer.push(0);
     assert!(matches!(issue(longer), Err(CaError::CsrMalformed { .. })));
     let other = SpiffeId::broker(TrustDomain::new("other.test").unwrap(), 1);
-    let refused = ca.issue(&good, &other, &[], VALIDITY, now);
+    let refused = ca.issue(&good, &other, &[], VALIDITY, now, 0);
     assert!(matches!(refused, Err(CaError::OtherTrustDomain { .. })));
     for validity in [Duration::ZERO, MAX_VALIDITY + VALIDITY] {
-        let refused = ca.issue(&good, &cluster(), &[], validity, now);
+        let refused = ca.issue(&good, &cluster(), &[], validity, now, 0);
         assert!(matches!(refused, Err(CaError::Validity { .. })));
     }
     let late = now + ROOT_VALIDITY;
-    assert!(matches!(ca.issue(&good, &cluster(), &[], VALIDITY, late), Err(CaError::RootEnds)));
+    assert!(matches!(ca.issue(&good, &cluster(), &[], VALIDITY, late, 0), Err(CaError::RootEnds)));
     let hosts = vec!["a.test".parse().unwrap(); MAX_NAMES + 1];
-    assert!(matches!(ca.issue(&good, &cluster(), &hosts, VALIDITY, now), Err(CaError::Names { .. })));
+    assert!(matches!(ca.issue(&good, &cluster(), &hosts, VALIDITY, now, 0), Err(CaError::Names { .. })));
 }
 
 #[test]

@@ -135,6 +135,8 @@ fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Plac
     if !state.clusters.get(donor).is_some_and(|cluster| cluster.connected) {
         return Err(no_capacity(format!("{donor} is not connected")));
     }
+    state.check_borrower(&spec.origin, &spec.tenant)?;
+    state.check_part(donor)?;
     delivery_offered(snapshot, spec.delivery, donor).map_err(|obstacle| no_capacity(obstacle.reason))?;
     let class = class_of(snapshot, spec, placement)?;
     let selector = match &spec.gpus.devices {

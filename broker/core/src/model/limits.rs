@@ -80,6 +80,12 @@ pub const MAX_INVITES: usize = 1_000;
 pub const MAX_INVITES_PER_INVITER: usize = 64;
 /// Open invitations of one institution's clusters, so that its operators together cannot use up all.
 pub const MAX_INVITES_PER_INSTITUTION: usize = 128;
+/// Revoked users to remember. A revocation is forgotten when all certificates from before it have expired.
+pub const MAX_REVOKED_USERS: usize = 10_000;
+/// Suspended institutions.
+pub const MAX_SUSPENSIONS: usize = 1_000;
+/// How long a revocation is remembered: a day longer than the authority lets any certificate live.
+pub const REVOCATION_KEPT_MS: u64 = 91 * 24 * 3_600 * 1_000;
 /// Ended requests, leases and closed peerings to keep for inspection; the oldest go first.
 pub const MAX_ENDED_KEPT: usize = 1_000;
 /// Placements tried before a request fails.

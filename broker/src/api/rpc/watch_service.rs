@@ -8,7 +8,6 @@ use comity_core::snapshot;
 use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::watch_service_server::WatchService;
-use comity_runtime::tls::PeerInfo;
 use comity_types::RequestId;
 use futures::Stream;
 use tokio::sync::mpsc;
@@ -21,7 +20,7 @@ use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
 use crate::api::shares::caller_slots::{CallerSlots, WATCHES};
 use crate::api::viewer::Viewer;
-use crate::context::Context;
+use crate::context::{Context, complete};
 use crate::group::{Consistency, Unavailable};
 use crate::watch::{Batch, cluster, objects, visible_clusters};
 
@@ -31,8 +30,6 @@ const WATCHER_QUEUE_CAPACITY: usize = 256;
 const BATCHES: usize = 64;
 /// A watcher that reads nothing for this long is disconnected.
 const WATCHER_STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of checks whether a watcher's certificate has expired.
-const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Streams changes.
 #[derive(Debug, Clone)]
@@ -62,8 +59,9 @@ impl WatchService for WatchHandlers {
 
 impl WatchHandlers {
     async fn begin(&self, request: Request<v1::WatchRequest>) -> Result<Events, RpcError> {
-        let caller = self.context.admit(Rpc::Watch, &request).await?;
-        let peer = request.extensions().get::<PeerInfo>().cloned();
+        let life = self.context.admit_stream(Rpc::Watch, &request).await?;
+        complete(request.get_ref())?;
+        let caller = life.caller().clone();
         let message = request.into_inner();
         let only = match message.request.as_str() {
             "" => None,
@@ -88,7 +86,7 @@ impl WatchHandlers {
                 ended = watcher.run(message.from_revision) => ended,
                 () = sender.closed() => return,
                 () = stop.cancelled() => Some(RpcError::Stopping),
-                expired = certificate_expires(&context, peer) => Some(expired),
+                ended = context.caller_ended(&life) => Some(ended),
                 // It would see nothing new here.
                 () = context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
                     Some(Unavailable::NoLeader { broker: context.id }.into())
@@ -100,16 +98,6 @@ impl WatchHandlers {
             }
         });
         Ok(Box::pin(ReceiverStream::new(receiver)))
-    }
-}
-
-/// Waits until the certificate of a connection has expired.
-async fn certificate_expires(context: &Context, peer: Option<PeerInfo>) -> RpcError {
-    loop {
-        context.clock.sleep(EXPIRY_CHECK_INTERVAL).await;
-        if let Err(expired) = Caller::of(peer.as_ref(), context.group.inner.certificate_time()) {
-            return expired;
-        }
     }
 }
 

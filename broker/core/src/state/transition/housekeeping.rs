@@ -4,6 +4,7 @@ use comity_types::{LeaseId, LeaseState, PeeringId, PeeringState, RequestId};
 
 use crate::model::idempotency::{self, StoredReply};
 use crate::model::limits::{MAX_ENDED_KEPT, MAX_IDEMPOTENCY_RECORDS};
+use crate::model::peering::Peering;
 use crate::model::reply::{Idempotency, Reply};
 use crate::model::work::WorkType;
 use crate::state::timers::Due;
@@ -57,7 +58,8 @@ impl Transition<'_> {
             }
         }
         if records.peerings.len() > 2 * MAX_ENDED_KEPT {
-            let closed = records.peerings.iter().filter(|(_, peering)| peering.state == PeeringState::Closed);
+            let is_closed = |peering: &Peering| peering.state == PeeringState::Closed && peering.leases.is_empty();
+            let closed = records.peerings.iter().filter(|(_, peering)| is_closed(peering));
             let closed: Vec<PeeringId> = closed.map(|(id, _)| *id).collect();
             for id in closed.iter().take(closed.len().saturating_sub(MAX_ENDED_KEPT)) {
                 records.peerings.remove(id);

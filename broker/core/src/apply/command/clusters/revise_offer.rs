@@ -51,6 +51,7 @@ impl ReviseOffer {
     }
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        transition.state().check_part(&self.cluster)?;
         let held = transition.state().clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
         let held = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
         if self.is_applied(held) {
