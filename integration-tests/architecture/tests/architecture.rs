@@ -20,7 +20,7 @@ const CRATES: [(&str, &[&str]); 20] = [
     ("proto", &["types"]),
     ("policy", &["types"]),
     ("broker/core", &["types", "policy"]),
-    ("runtime", &[]),
+    ("runtime", &["types"]),
     ("broker", &["types", "policy", "core", "proto", "runtime"]),
     ("agent/model", &["types", "proto", "runtime"]),
     ("agent/fabric", &["agent-model"]),
