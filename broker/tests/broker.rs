@@ -24,3 +24,5 @@ mod lists_and_watches;
 mod open_port;
 #[path = "broker/reclaim_story.rs"]
 mod reclaim_story;
+#[path = "broker/role_matrix.rs"]
+mod role_matrix;
