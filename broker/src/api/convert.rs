@@ -7,6 +7,8 @@ pub mod cluster;
 mod data;
 pub mod delivery;
 mod fault;
+#[cfg(test)]
+mod fuzz_calls;
 pub mod lease;
 pub mod offer;
 pub mod peering;

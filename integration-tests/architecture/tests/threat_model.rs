@@ -79,7 +79,8 @@ fn every_threat_names_tests_and_they_exist() {
 
 #[test]
 fn a_name_counts_only_if_it_is_a_test() {
-    let text = "#[test]\nfn first() {}\nfn helper() {}\n#[tokio::test(flavor = \"x\")]\n#[ignore]\nasync fn second() {}\n";
+    let text =
+        "#[test]\nfn first() {}\nfn helper() {}\n#[tokio::test(flavor = \"x\")]\n#[ignore]\nasync fn second() {}\n";
     assert_eq!(tests_in(text), ["first", "second"].map(str::to_owned).into());
     let page = "| threat | control | tests |\n|---|---|---|\n| a | b | `one`, `two` |\n\n| x | y | `no` |\n";
     assert_eq!(threats(page), [("a", vec!["one", "two"])]);
