@@ -281,7 +281,11 @@ impl Config {
             );
         }
         if self.sharing.placeholder_image.trim().is_empty() {
-            checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
+            checks.refuse(
+                "sharing.placeholderImage",
+                "",
+                "name an image, or leave the key out: its default does nothing",
+            );
         }
         pending_section::check(&self.sharing.reclaim_for_pending, &mut checks);
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
