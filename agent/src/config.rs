@@ -295,7 +295,11 @@ impl Config {
             );
         }
         if self.sharing.placeholder_image.trim().is_empty() {
-            checks.refuse("sharing.placeholderImage", "", "name an image, as in registry.k8s.io/pause:3.10");
+            checks.refuse(
+                "sharing.placeholderImage",
+                "",
+                "name an image, or leave the key out: its default does nothing",
+            );
         }
         pins_section::check(&self.pins(), &mut checks);
         borrowing_section::check(&self.borrowing, &mut checks);

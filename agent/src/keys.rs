@@ -2,5 +2,7 @@
 
 pub mod bundle;
 pub mod continuity;
+#[cfg(test)]
+mod fuzz_messages;
 pub mod pins;
 pub mod seal;

@@ -28,3 +28,5 @@ mod open_port;
 mod reclaim_story;
 #[path = "broker/revocations.rs"]
 mod revocations;
+#[path = "broker/role_matrix.rs"]
+mod role_matrix;

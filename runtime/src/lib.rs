@@ -43,7 +43,7 @@ pub use host_name::HostName;
 pub use identity::{IdentityDir, IdentityPem, IdentitySource, RootHash, Roots, TlsIdentity};
 pub use join_token::JoinToken;
 pub use process::shutdown::Shutdown;
-pub use process::{help, memory, shutdown};
+pub use process::{help, memory, redact_secrets, shutdown};
 pub use secret::{Secret, SecretBytes, SecretString};
 pub use signing::{IdentityKey, IdentityPublicKey, IdentitySignature, SigningError};
 pub use spiffe::{ClusterName, SpiffeId, SpiffeKind, TrustDomain, UserName};

@@ -4,6 +4,7 @@
 
 mod bandwidth;
 mod connections;
+mod fuzz;
 mod handshake;
 mod lifecycle;
 mod trust;

@@ -10,6 +10,9 @@ use crate::settings::SettingChecks;
 
 /// Most networks in each list of `sharing.egress`.
 const MAX_EGRESS_NETWORKS: usize = 64;
+/// An image whose program does nothing. Pinned, because it runs on nodes that are lent.
+pub const PLACEHOLDER_IMAGE: &str =
+    "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a";
 
 /// Local sharing limits, as the configuration file says them under `sharing`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +44,7 @@ pub struct LocalPolicy {
     pub egress: GuestEgress,
     /// Whether placeholder pods hold leased GPUs that no pod of the lease uses yet.
     pub hold: bool,
-    /// Image of placeholder pods, as in "registry.k8s.io/pause:3.10".
+    /// Image of placeholder pods; by default [`PLACEHOLDER_IMAGE`].
     pub placeholder_image: String,
     /// Whether the donor's cleaning pod runs on each node after a lease, before the lease ends.
     pub clean_nodes: bool,
@@ -120,7 +123,7 @@ impl Default for LocalPolicy {
             always_pull_images: true,
             egress: GuestEgress::default(),
             hold: false,
-            placeholder_image: "registry.k8s.io/pause:3.10".to_owned(),
+            placeholder_image: PLACEHOLDER_IMAGE.to_owned(),
             clean_nodes: false,
             reclaim_for_pending: ReclaimForPending::default(),
         }

@@ -167,14 +167,18 @@ impl Federation {
         BrokerEndpoints::new([self.broker().client_addr().to_string()]).unwrap()
     }
 
-    /// A user's channel; the certificate is made when it is first needed.
-    pub(crate) fn user(&self, name: &str) -> BrokerChannel {
+    /// A user's certificate, made when it is first needed.
+    pub(crate) fn user_pem(&self, name: &str) -> IdentityPem {
         let dir = self.home.path().join(name);
         if !IdentityDir::new(&dir).exists() {
             provision::issue_user(&self.data(), &UserName::new(name).unwrap(), provision::USER_VALIDITY, &dir).unwrap();
         }
-        let (pem, _) = IdentityDir::new(&dir).load().unwrap();
-        self.channel(&pem)
+        IdentityDir::new(&dir).load().unwrap().0
+    }
+
+    /// A user's channel.
+    pub(crate) fn user(&self, name: &str) -> BrokerChannel {
+        self.channel(&self.user_pem(name))
     }
 
     pub(crate) fn anonymous(&self) -> BrokerChannel {

@@ -9,7 +9,7 @@ use comity_agent_state::store::{Change, Store};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::peering_report::{Failed, Outcome};
-use comity_types::PeeringId;
+use comity_types::{PeeringId, printable_line};
 
 use super::error::StepError;
 use crate::keys::continuity::ContinuityError;
@@ -90,6 +90,7 @@ pub(super) fn to_message(peering: PeeringId, epoch: u32, outcome: Outcome) -> Bo
 
 /// Truncates a message to the broker's limit.
 pub(super) fn shortened(message: &str) -> String {
+    let message = printable_line(message);
     let mut end = message.len().min(MAX_REPORT_MESSAGE_BYTES);
     while !message.is_char_boundary(end) {
         end -= 1;

@@ -11,7 +11,7 @@ pub(crate) mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_types::{ClusterId, Delivery, NodeId};
+use comity_types::{ClusterId, Delivery, NodeId, is_printable};
 use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
@@ -329,7 +329,8 @@ impl Device {
                 format!("use at most {MAX_AMOUNT}"),
             ));
         }
-        if self.resource_name.is_empty() || self.resource_name.len() > 253 {
+        let plain = self.resource_name.chars().all(|c| c.is_ascii_graphic());
+        if self.resource_name.is_empty() || self.resource_name.len() > 253 || !plain {
             return Err(Refusal::invalid(
                 &format!("{field}.resource_name"),
                 &self.resource_name,
@@ -345,6 +346,10 @@ impl Device {
         ] {
             if text.len() > 128 {
                 return Err(Refusal::invalid(&format!("{field}.{name}"), text, "is too long", "use at most 128 bytes"));
+            }
+            if !is_printable(text) {
+                let remedy = "send it as the driver names it, in visible characters";
+                return Err(Refusal::invalid(&format!("{field}.{name}"), text, "has control characters", remedy));
             }
         }
         let (name, parts, low, high) = match &self.sharing {
