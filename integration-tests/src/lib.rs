@@ -16,6 +16,7 @@ pub mod failover;
 mod federation;
 pub mod growth;
 pub mod history;
+pub mod hostile;
 mod memory;
 mod place;
 pub mod pods;
