@@ -6,7 +6,6 @@
 //!
 //! The programs are those beside the test binary; `./test` builds them first.
 
-mod admin;
 pub mod brokers;
 pub mod burst;
 pub mod chaos;

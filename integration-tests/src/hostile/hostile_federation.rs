@@ -1,5 +1,5 @@
-//! Two real agents, an origin and a donor, that joined a hostile broker. Both are hosts without Kubernetes: an echo API
-//! takes the place of the donor's API server, and the origin keeps its kubeconfigs in files.
+//! Two real agents, an origin and a donor, that joined a hostile broker. Where they are hosts without Kubernetes, an echo
+//! API takes the place of the donor's API server, and the origin keeps its kubeconfigs in files.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use comity_agent::app::IDENTITY_KEY_FILE;
-use comity_agent::config::FabricSettings;
+use comity_agent::config::{FabricSettings, KubernetesConfig};
 use comity_agent::enrollment::token_source::JoinTokenSource;
 use comity_agent::observe::LocalReserve;
 use comity_agent::services::local_api::{Status, fetch_status};
@@ -53,7 +53,7 @@ pub(crate) enum Trust {
 }
 
 /// How the federation is set up.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// Trust of both agents.
     pub(crate) trust: Trust,
@@ -61,12 +61,15 @@ pub(crate) struct Setup {
     pub(crate) certificate_validity: Duration,
     /// Clusters to which the donor lends.
     pub(crate) allowed_origins: &'static [&'static str],
+    /// Kubeconfigs of clusters that have an API server; the others are hosts without Kubernetes.
+    pub(crate) kubeconfigs: BTreeMap<&'static str, PathBuf>,
 }
 
 impl Setup {
     /// A donor that lends to the honest origin alone, and certificates that last.
     pub(crate) const fn new(trust: Trust) -> Self {
-        Self { trust, certificate_validity: LONG_VALIDITY, allowed_origins: &[ORIGIN] }
+        let kubeconfigs = BTreeMap::new();
+        Self { trust, certificate_validity: LONG_VALIDITY, allowed_origins: &[ORIGIN], kubeconfigs }
     }
 }
 
@@ -106,7 +109,7 @@ impl HostileFederation {
             .collect();
         let mut federation = Self { home, broker, agents: BTreeMap::new() };
         for (cluster, institution) in institutions {
-            let mut config = federation.agent_config(cluster, setup.allowed_origins)?;
+            let mut config = federation.agent_config(cluster, &setup)?;
             if setup.trust == Trust::Pinned {
                 let state = config.state_dir.clone();
                 config.voucher = Some(vouch(&state, cluster, &keys[institution])?);
@@ -123,24 +126,28 @@ impl HostileFederation {
         Ok(federation)
     }
 
-    fn agent_config(&self, cluster: &'static str, allowed_origins: &[&str]) -> Result<Config> {
+    fn agent_config(&self, cluster: &'static str, setup: &Setup) -> Result<Config> {
         let state_dir = self.state_dir(cluster);
         comity_runtime::atomic_file::create_private_dir(&state_dir)?;
-        let inventory = self.home.path().join(format!("{cluster}.inventory.yaml"));
-        std::fs::write(&inventory, if cluster == DONOR { donor_inventory() } else { "nodes: []\n".to_owned() })?;
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut config = Config {
             state_dir,
             join_token_file: Some(JoinTokenSource::Inline(self.broker.join_token(cluster)?)),
-            inventory_file: Some(inventory),
             fabric: FabricSettings { listen: loopback, ..FabricSettings::default() },
             admin_listen: loopback,
             ..Config::default()
         };
+        if let Some(kubeconfig) = setup.kubeconfigs.get(cluster) {
+            config.kubernetes = Some(KubernetesConfig { kubeconfig: Some(kubeconfig.clone()), context: None });
+        } else {
+            let inventory = self.home.path().join(format!("{cluster}.inventory.yaml"));
+            std::fs::write(&inventory, if cluster == DONOR { donor_inventory() } else { "nodes: []\n".to_owned() })?;
+            config.inventory_file = Some(inventory);
+        }
         if cluster == DONOR {
             config.sharing = LocalPolicy {
                 max_lent_gpus: Some(MAX_LENT_GPUS),
-                allowed_origins: allowed_origins.iter().map(|origin| (*origin).to_owned()).collect(),
+                allowed_origins: setup.allowed_origins.iter().map(|origin| (*origin).to_owned()).collect(),
                 max_lease_seconds: Some(MAX_LEASE_SECONDS),
                 ..LocalPolicy::default()
             };
@@ -235,13 +242,15 @@ impl HostileFederation {
         leases.into_iter().map(grant).collect()
     }
 
-    /// Leases for which the origin has a kubeconfig, with the tokens in them.
+    /// Leases for which the origin has a kubeconfig file, with the tokens in them.
     ///
     /// # Errors
     /// When the directory cannot be read.
     pub(crate) fn kubeconfigs(&self) -> Result<BTreeMap<String, String>> {
         let mut found = BTreeMap::new();
-        for entry in std::fs::read_dir(self.state_dir(ORIGIN).join("kubeconfigs"))? {
+        let folder = self.state_dir(ORIGIN).join("kubeconfigs");
+        // With Kubernetes there are Secrets instead.
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
             let path = entry?.path();
             let Some(lease) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".kubeconfig")) else {
                 continue;

@@ -1,5 +1,7 @@
 //! Each attack by itself. Its effect must be absent, and the agent must report what it refuses.
 
+mod with_api_servers;
+
 use super::attack_round::AttackRound;
 use super::hostile_broker::RenewalWhim;
 use super::hostile_federation::{DONOR, HostileFederation, ORIGIN, SOON, Setup, Trust};
