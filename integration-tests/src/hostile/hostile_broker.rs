@@ -276,15 +276,15 @@ impl BrokerCore {
     fn say(&self, cluster: &str) -> Vec<Vec<u8>> {
         let mut state = self.lock();
         let mut desired = state.books.desired(cluster, &self.impostor.told(), now_ms());
-        if let Some(tamper) = &mut state.whims.tamper {
-            tamper(cluster, &mut desired);
-        }
         let sent = state.sent.entry(cluster.to_owned()).or_default();
         if sent.len() == KEPT_STATES {
             // The first ones stay, so that a replay can be of long ago.
             sent.remove(KEPT_STATES / 2);
         }
         sent.push(desired.clone());
+        if let Some(tamper) = &mut state.whims.tamper {
+            tamper(cluster, &mut desired);
+        }
         let mut said = state.whims.raw.remove(cluster).unwrap_or_default();
         said.insert(0, encode(Said::Desired(desired)));
         said
@@ -417,7 +417,7 @@ impl HostileBroker {
         self.core.lock().envelopes.clone()
     }
 
-    /// Desired states that it sent to a cluster, the oldest first.
+    /// Honest desired states of a cluster, the oldest first.
     pub(crate) fn sent(&self, cluster: &str) -> Vec<v1::DesiredState> {
         self.core.lock().sent.get(cluster).cloned().unwrap_or_default()
     }

@@ -38,7 +38,7 @@ impl StolenAuthority {
     /// # Errors
     /// When it cannot be issued.
     pub(crate) fn broker_identity(&self, validity: Duration) -> Result<IdentityPem> {
-        let id = format!("spiffe://{TRUST_DOMAIN}/broker/1").parse()?;
+        let id: SpiffeId = format!("spiffe://{TRUST_DOMAIN}/broker/1").parse()?;
         Ok(self.0.new_identity(&id, &[], validity, SystemTime::now())?)
     }
 

@@ -1,4 +1,5 @@
 //! Each attack by itself. Its effect must be absent, and the agent must report what it refuses.
+#![expect(clippy::unwrap_used, reason = "tests")]
 
 mod with_api_servers;
 

@@ -42,9 +42,8 @@ async fn broker_invents_lease_for_foreign_namespace() {
     let placement = round.federation.broker.read(place(1));
     let own = round.invent(&peering, placement, |lease| lease.target_namespace = OWN.to_owned());
     round.federation.lease_active(&own).await.unwrap();
-    let secrets = async |namespace: &str| {
-        origin.kubectl(&["-n", namespace, "get", "secrets", "-o", "name"]).await.unwrap()
-    };
+    let secrets =
+        async |namespace: &str| origin.kubectl(&["-n", namespace, "get", "secrets", "-o", "name"]).await.unwrap();
     assert_eq!(secrets(OWN).await.trim(), format!("secret/comity-{own}"));
 
     let placement = round.federation.broker.read(place(1));
