@@ -46,7 +46,12 @@ impl<'a> AttackRound<'a> {
             books.leases.values().find(is_active).map(|lease| lease.id.clone())
         });
         let lease = match active {
-            Some(lease) => lease,
+            // An earlier attack may have taken it down without a report.
+            Some(lease) if is_served(federation, &lease).await? => lease,
+            Some(lease) => {
+                federation.broker.change(|books| books.release(&lease));
+                federation.active_lease(1).await?
+            }
             None => federation.active_lease(1).await?,
         };
         Ok(Self { federation, ledger, dice, lease })
@@ -137,8 +142,10 @@ impl<'a> AttackRound<'a> {
         let forged: Vec<String> = broker.change(|books| {
             let others: Vec<String> = books.leases.keys().filter(|id| **id != self.lease).cloned().collect();
             others.iter().for_each(|lease| books.release(lease));
+            let kept = books.leases.get(&self.lease).map(|lease| lease.peering.clone());
             for entry in books.peerings.values_mut() {
-                if (entry.peering.origin.as_str(), entry.peering.donor.as_str()) != (ORIGIN, DONOR) {
+                let is_honest_pair = (entry.peering.origin.as_str(), entry.peering.donor.as_str()) == (ORIGIN, DONOR);
+                if !is_honest_pair || kept.as_ref().is_some_and(|kept| *kept != entry.peering.id) {
                     entry.peering.set_state(v1::PeeringState::Draining);
                 } else if entry.played.is_some() || entry.peering.state() == v1::PeeringState::Failed {
                     (entry.played, entry.label) = (None, String::new());
@@ -166,9 +173,17 @@ impl<'a> AttackRound<'a> {
         }
         broker.change(|books| {
             books.leases.retain(|id, _| *id == self.lease);
-            books.peerings.retain(|_, entry| entry.played.is_none());
+            books
+                .peerings
+                .retain(|_, entry| entry.played.is_none() && entry.peering.state() != v1::PeeringState::Closed);
         });
     }
+}
+
+/// Whether both agents serve the lease.
+async fn is_served(federation: &HostileFederation, lease: &str) -> Result<bool> {
+    let (origin, donor) = (federation.status(ORIGIN).await?, federation.status(DONOR).await?);
+    Ok(origin.borrowed.contains_key(lease) && donor.lent.contains_key(lease))
 }
 
 /// Whether an honest broker granted the lease. Those of attacks are gone at the end of each round.

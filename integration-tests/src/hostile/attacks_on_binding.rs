@@ -45,7 +45,17 @@ impl AttackRound<'_> {
     pub(crate) async fn swap_origin(&mut self) -> String {
         let forged = self.forged_peering(IMPOSTOR, DONOR, v1::Side::Origin).await;
         let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
-        self.invent_forbidden(&forged, placement, UNBOUND, |_| {})
+        let lease = self.invent_forbidden(&forged, placement, UNBOUND, |_| {});
+        self.hide(ORIGIN, &lease);
+        lease
+    }
+
+    /// Says nothing of a lease to one side.
+    fn hide(&self, from: &'static str, lease: &str) {
+        let hidden = lease.to_owned();
+        self.federation.broker.tamper(move |cluster, desired| {
+            desired.leases.retain(|lease| cluster != from || lease.id != hidden);
+        });
     }
 
     /// Grants a lease of the honest donor over a peering of the origin with the impostor, which delivers a credential of
@@ -57,10 +67,7 @@ impl AttackRound<'_> {
             lease.set_state(v1::LeaseState::Connecting);
             lease.donor_ready = true;
         });
-        let hidden = lease.clone();
-        self.federation.broker.tamper(move |cluster, desired| {
-            desired.leases.retain(|lease| cluster != DONOR || lease.id != hidden);
-        });
+        self.hide(DONOR, &lease);
         let content = forged_credential(&lease);
         let broker = &self.federation.broker;
         let sealed = broker.read(|books| {
