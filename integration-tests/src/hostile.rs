@@ -38,11 +38,12 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 pub use attack_kind::AttackKind;
+pub use hostile_federation::Trust;
 pub use hostile_report::HostileReport;
 
 use attack_round::AttackRound;
 use hostile_broker::RenewalWhim;
-use hostile_federation::{HostileFederation, Setup, Trust};
+use hostile_federation::{HostileFederation, Setup};
 use hostile_ledger::HostileLedger;
 
 use crate::chaos::dice::Dice;
@@ -59,6 +60,8 @@ pub struct HostileConfig {
     pub length: Duration,
     /// Seed of the attacks.
     pub seed: u64,
+    /// How far the agents trust what the broker says about each other.
+    pub trust: Trust,
 }
 
 /// Attacks for a while, and checks after each attack.
@@ -66,9 +69,9 @@ pub struct HostileConfig {
 /// # Errors
 /// When the run cannot be carried out. Violations are in the report.
 pub async fn run(config: HostileConfig) -> Result<HostileReport> {
-    let HostileConfig { length, seed } = config;
+    let HostileConfig { length, seed, trust } = config;
     eprintln!("seed {seed}");
-    let setup = Setup { certificate_validity: CERTIFICATE_VALIDITY, ..Setup::new(Trust::Pinned) };
+    let setup = Setup { certificate_validity: CERTIFICATE_VALIDITY, ..Setup::new(trust) };
     let mut federation = HostileFederation::start(setup).await?;
     let (mut ledger, mut dice, mut attacks) = (HostileLedger::default(), Dice::new(seed), BTreeMap::new());
     let (start, mut waiting) = (Instant::now(), Vec::new());
@@ -96,6 +99,7 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
         ledger.violate(format!("no honest lease becomes active at the end: {error:#}"));
     }
     ledger.check(&federation).await?;
+    let renewals = federation.broker.renewals();
     let refusals = HostileReport::count(&federation.broker.refused());
     let preshared = federation.stop().await?;
     ledger.search_disk(&federation, &preshared)?;
@@ -104,6 +108,7 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
         length: start.elapsed(),
         attacks,
         refusals,
+        renewals,
         checks: ledger.checks(),
         tokens: ledger.tokens(),
         received_bytes: federation.broker.disk().join("received").metadata()?.len(),

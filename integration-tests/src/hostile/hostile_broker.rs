@@ -46,6 +46,8 @@ const HEARTBEAT_MS: u64 = 1_000;
 /// Time for which an agent keeps a lease after its end while it reaches no broker.
 const OUTAGE_GRACE_MS: u64 = 3_600_000;
 
+/// Encoded messages to an agent.
+type ToAgent = ReceiverStream<Result<Vec<u8>, Status>>;
 /// Alters the desired state of a cluster.
 pub(crate) type Tamper = Box<dyn FnMut(&str, &mut v1::DesiredState) + Send>;
 
@@ -196,7 +198,7 @@ impl BrokerCore {
     pub(super) fn connect(
         self: Arc<Self>,
         request: Request<Streaming<v1::AgentMessage>>,
-    ) -> Result<Response<ReceiverStream<Result<Vec<u8>, Status>>>, Status> {
+    ) -> Result<Response<ToAgent>, Status> {
         let cluster = caller(&request)?;
         let (sender, receiver) = mpsc::channel(SENDING);
         tokio::spawn(async move { self.serve(&cluster, request.into_inner(), sender).await });

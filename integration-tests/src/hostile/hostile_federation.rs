@@ -45,7 +45,7 @@ pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// How far the agents trust what a broker says about the other cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Trust {
+pub enum Trust {
     /// They pin the institutions' keys, which vouch for both clusters.
     Pinned,
     /// They trust the key that they see first.
@@ -189,30 +189,6 @@ impl HostileFederation {
                 v1::LeaseState::Active => Ok(Some(())),
                 state => bail!("it is {state:?}: {}; {peerings:?}", found.message),
             }
-        })
-        .await
-    }
-
-    /// Waits until both sides of a lease are clean.
-    ///
-    /// # Errors
-    /// When they do not become so.
-    pub(crate) async fn lease_ended(&self, lease: &str) -> Result<()> {
-        until(&format!("{lease} to end"), SOON, async || {
-            Ok(self.broker.read(|books| !books.leases.contains_key(lease)).then_some(()))
-        })
-        .await
-    }
-
-    /// Waits until an agent has refused something about a lease or peering; returns its code.
-    ///
-    /// # Errors
-    /// When it does not refuse.
-    pub(crate) async fn refusal(&self, cluster: &str, subject: &str) -> Result<String> {
-        until(&format!("{cluster} to refuse {subject}"), SOON, async || {
-            let refused = self.broker.refused();
-            let found = refused.iter().find(|refused| refused.cluster == cluster && refused.subject == subject);
-            Ok(found.map(|refused| refused.code.clone()))
         })
         .await
     }

@@ -22,6 +22,8 @@ pub struct HostileReport {
     pub(super) attacks: BTreeMap<AttackKind, u64>,
     /// Refusals of the agents by code.
     pub(super) refusals: BTreeMap<String, u64>,
+    /// Renewals of certificates that the agents asked for.
+    pub(super) renewals: u64,
     /// Checks of the ledger, tokens that the broker was searched for, and bytes that it received.
     pub(super) checks: u64,
     pub(super) tokens: usize,
@@ -46,6 +48,7 @@ impl HostileReport {
             "seconds": self.length.as_secs(),
             "attacks": self.attacks.iter().map(|(kind, count)| (kind.name(), *count)).collect::<BTreeMap<_, _>>(),
             "refusals": self.refusals,
+            "renewals": self.renewals,
             "checks": self.checks,
             "tokens": self.tokens,
             "received_bytes": self.received_bytes,
@@ -67,6 +70,7 @@ impl fmt::Display for HostileReport {
         for (code, count) in &self.refusals {
             line(&format!("  {code}"), *count)?;
         }
+        line("renewals of certificates", self.renewals)?;
         line("checks of grants and credentials", self.checks)?;
         line("tokens searched for", self.tokens as u64)?;
         line("bytes on the broker's disk", self.received_bytes)?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use comity_scenarios::hostile::{self, HostileConfig};
+use comity_scenarios::hostile::{self, HostileConfig, Trust};
 use comity_scenarios::now_ms;
 
 use super::whole::whole;
@@ -16,6 +16,9 @@ pub(crate) struct HostileArgs {
     /// Repeats the attacks of an earlier run [default: the time]
     #[arg(long, value_parser = whole::<u64>(0..=u64::MAX))]
     seed: Option<u64>,
+    /// The agents pin no institution's key, and trust the identity key that they see first
+    #[arg(long)]
+    first_use: bool,
     /// Prints one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -29,6 +32,7 @@ pub(crate) async fn run(arguments: &HostileArgs) -> Result<()> {
     let report = hostile::run(HostileConfig {
         length: Duration::from_secs(u64::from(arguments.minutes) * 60),
         seed: arguments.seed.unwrap_or_else(now_ms),
+        trust: if arguments.first_use { Trust::FirstUse } else { Trust::Pinned },
     })
     .await?;
     if arguments.json {

@@ -2,7 +2,7 @@
 
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 
-use super::Attacked;
+use super::{Attacked, refusal};
 use crate::hostile::hostile_federation::{DONOR, ORIGIN, Setup, Trust};
 use crate::{apply_admission, until};
 
@@ -48,13 +48,13 @@ async fn broker_invents_lease_for_foreign_namespace() {
 
     let placement = round.federation.broker.read(place(1));
     let foreign = round.invent(&peering, placement, |lease| lease.target_namespace = FOREIGN.to_owned());
-    let code = round.federation.refusal(ORIGIN, &foreign).await.unwrap();
+    let code = refusal(round.federation, ORIGIN, &foreign).await;
     assert_eq!(code, "foreign-target-namespace");
     assert_eq!(secrets(FOREIGN).await, "");
 
     // A count without devices makes no namespace, and thus no quota, on the donor.
     let counted = round.zero_devices(64);
-    round.federation.refusal(DONOR, &counted).await.unwrap();
+    refusal(round.federation, DONOR, &counted).await;
     let namespaces = donor.kubectl(&["get", "namespaces", "-o", "name"]).await.unwrap();
     assert!(!namespaces.contains(&format!("comity-{counted}")), "{namespaces}");
     let gpus = "jsonpath={.spec.hard.requests\\.nvidia\\.com/gpu}";
