@@ -16,6 +16,7 @@ mod federation;
 pub mod flood;
 pub mod growth;
 pub mod history;
+pub mod hostile;
 mod memory;
 mod place;
 pub mod pods;
