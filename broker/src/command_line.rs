@@ -21,16 +21,18 @@ use crate::config::{Config, ConfigError, Settings, parse_members};
 use crate::disaster_recovery::rebuild::{self, RebuildError};
 use crate::disaster_recovery::recover::{LiveGroup, RecoverError, Recovery};
 use crate::group::{Halt, date_and_time};
-use crate::provision::{self, Init, NewBroker, ProvisionError};
+use crate::provision::{self, AuthoritySource, Init, NewBroker, ProvisionError};
 
 /// Prints a line; ignores a closed pipe.
 macro_rules! say {
     ($($text:tt)*) => { _ = writeln!(std::io::stdout(), $($text)*) };
 }
 
+mod authority_actions;
 mod run_options;
 mod up;
 
+use authority_actions::CaArgs;
 use run_options::{HostArgs, RunOptions};
 use up::{Greeting, Ports, UpArgs, UpError};
 
@@ -62,6 +64,9 @@ enum Action {
     AddIdentity(AddIdentityArgs),
     /// Issues a user's key and certificate; policy decides what the user may do.
     IssueUser(IssueUserArgs),
+    /// Makes, installs and shows roots and intermediates.
+    #[command(after_long_help = authority_actions::CA_EXAMPLES)]
+    Ca(CaArgs),
     /// Sets a damaged log aside; the other brokers send it again.
     #[command(after_help = REBUILD_HELP)]
     Rebuild(RebuildArgs),
@@ -122,6 +127,12 @@ struct InitArgs {
     /// Output directory of the admin's key and certificate.
     #[arg(long, value_name = "DIR")]
     admin_out: PathBuf,
+    /// Directory of the root: keep it offline. A root that is there already is used. Default: DATA-root.
+    #[arg(long, value_name = "DIR")]
+    root_out: Option<PathBuf>,
+    /// Directory of an intermediate that another authority made: tls.crt, tls.key, ca.crt. Makes no root.
+    #[arg(long, value_name = "DIR", conflicts_with = "root_out")]
+    ca: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -289,6 +300,7 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
             say!("{id} is in {}", args.out.display());
             Ok(())
         }
+        Action::Ca(args) => args.carry_out(),
         Action::Rebuild(args) => rebuild(&args.data).await,
         Action::Recover(args) => recover(args).await,
     }
@@ -367,13 +379,21 @@ fn init(args: InitArgs) -> Result<(), Failure> {
         admin: UserName::new(args.admin)?,
         admin_out: args.admin_out,
     };
-    provision::init(&init)?;
+    let authority = match (args.ca, args.root_out) {
+        (Some(dir), _) => AuthoritySource::Intermediate(dir),
+        (None, Some(dir)) => AuthoritySource::Root(dir),
+        (None, None) => AuthoritySource::Root(AuthoritySource::root_beside(&init.data)),
+    };
+    provision::init_with(&init, &authority)?;
     say!(
         "federation {} is in {}; its admin is in {}",
         init.trust_domain,
         init.data.display(),
         init.admin_out.display()
     );
+    if let AuthoritySource::Root(root) = &authority {
+        say!("{}", up::root_advice(root));
+    }
     let others = init.settings.members.keys().filter(|id| **id != init.settings.id);
     for id in others {
         say!(
@@ -443,6 +463,7 @@ impl RunOptions {
             config.settings.hosts = self.hosts.names();
             config.settings.check()?;
         }
+        config.ca.clone_from(&self.ca);
         config.client_listen = self.client_listen.unwrap_or(config.client_listen);
         config.raft_listen = self.raft_listen.unwrap_or(config.raft_listen);
         config.admin_listen = self.admin_listen.unwrap_or(config.admin_listen);

@@ -81,7 +81,7 @@ pub async fn invite(
     idempotency: Idempotency,
     command: impl FnOnce(String) -> Command,
 ) -> Result<NewToken, RpcError> {
-    let secret = join_secret::derive(&context.ca, &caller.name(), invited, &idempotency.key);
+    let secret = join_secret::derive(&context.invitation_key, &caller.name(), invited, &idempotency.key);
     let command = command(join_secret::hash_hex(secret.expose()));
     let applied = context.propose(caller, command, Some(idempotency)).await?;
     let suggested = |refusal: Refusal| context.with_suggestion(caller, refusal.into());

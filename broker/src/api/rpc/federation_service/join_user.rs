@@ -55,7 +55,7 @@ impl FederationHandlers {
         applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
         let (certificate_pem, not_after) = self.issue(&csr, &id, self.context.validity.users)?;
         tracing::info!(%id, "joined");
-        let ca_pem = self.context.ca.root_pem().to_owned();
+        let ca_pem = self.context.ca.root_pem();
         Ok(v1::JoinUserResponse { certificate_pem, ca_pem, not_after_ms: not_after.0 })
     }
 }
