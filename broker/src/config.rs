@@ -15,7 +15,6 @@ use comity_runtime::tls::BrokerEndpoints;
 use serde::{Deserialize, Serialize};
 
 use crate::group::{MemberAddress, Timing};
-use crate::provision::invitation_key::InvitationKey;
 
 /// Name of the settings file in a data directory.
 pub(crate) const SETTINGS_FILE: &str = "broker.json";
@@ -327,7 +326,7 @@ impl Config {
             private_files::check(&path)?;
         }
         private_files::check(&CertificateAuthority::key_file(&self.ca_dir()))?;
-        private_files::check(&InvitationKey::file(&self.data))?;
+        private_files::check(&invitation_key_file(&self.data))?;
         private_files::check(&IdentityDir::new(self.identity_dir()).key_file())?;
         private_files::check_all(&log, "wal")
     }
@@ -356,6 +355,11 @@ impl Config {
 
 pub(crate) fn ca_dir(data: &Path) -> PathBuf {
     data.join("ca")
+}
+
+/// The file from which the secrets of join tokens are derived.
+pub(crate) fn invitation_key_file(data: &Path) -> PathBuf {
+    data.join("invitation-key")
 }
 
 pub(crate) fn founding_file(data: &Path) -> PathBuf {
@@ -416,8 +420,10 @@ mod tests {
         set(&wal, 0o600);
         config.check_private().unwrap();
         let key = config.ca_dir().join("tls.key");
-        let invitations = InvitationKey::file(&data);
-        for (path, open, private) in [(&key, 0o644, 0o600), (&invitations, 0o644, 0o600), (&wal, 0o604, 0o600), (&data, 0o777, 0o700)] {
+        let invitations = invitation_key_file(&data);
+        for (path, open, private) in
+            [(&key, 0o644, 0o600), (&invitations, 0o644, 0o600), (&wal, 0o604, 0o600), (&data, 0o777, 0o700)]
+        {
             set(path, open);
             let error = config.check_private().unwrap_err().to_string();
             assert!(error.contains(&format!("chmod go= {}", path.display())), "{error}");

@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use comity_runtime::atomic_file;
-use comity_runtime::ca::{
-    CaError, CertificateAuthority, DEFAULT_INTERMEDIATE_VALIDITY, PreviousRoot, RootAuthority,
-};
+use comity_runtime::ca::{CaError, CertificateAuthority, DEFAULT_INTERMEDIATE_VALIDITY, PreviousRoot, RootAuthority};
 use comity_runtime::entropy::SystemEntropy;
 use comity_runtime::host_name::HostName;
 use comity_runtime::identity::{IdentityDir, IdentityError};

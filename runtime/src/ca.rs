@@ -181,7 +181,8 @@ impl CertificateAuthority {
         }
         let facts = AuthorityFacts::of(intermediate)?;
         let trust_domain = facts.trust_domain.clone().ok_or_else(|| {
-            let want = "the intermediate in tls.crt names no trust domain: want the URI spiffe://DOMAIN among its names";
+            let want =
+                "the intermediate in tls.crt names no trust domain: want the URI spiffe://DOMAIN among its names";
             fail(want.to_owned())
         })?;
         check_key(intermediate, &key, "tls.key is not the key of the first certificate in tls.crt")?;
@@ -240,8 +241,7 @@ impl CertificateAuthority {
     /// Whether this authority issued an identity, with the intermediates and roots that it has now.
     #[must_use]
     pub fn has_issued(&self, identity: &TlsIdentity) -> bool {
-        identity.intermediates_and_roots().starts_with(&self.chain)
-            && identity.roots().hashes().eq(self.roots.hashes())
+        identity.intermediates_and_roots().starts_with(&self.chain) && identity.roots().hashes().eq(self.roots.hashes())
     }
 
     /// Issues a certificate for the public key of a CSR and for `id`. Ignores the names in the CSR.
@@ -348,7 +348,8 @@ fn signing_root(
         at = at.max(begins(certificate)?);
     }
     let mut params = CertificateParams::default();
-    params.subject_alt_names = vec![template::uri_name(&SpiffeId::broker(roots.trust_domain().clone(), 1).to_string())?];
+    params.subject_alt_names =
+        vec![template::uri_name(&SpiffeId::broker(roots.trust_domain().clone(), 1).to_string())?];
     params.serial_number = Some(template::random_serial());
     template::set_validity(&mut params, at, at + Duration::from_secs(60));
     let signed = params.signed_by(issuer.key(), issuer).map_err(CaError::encoding)?;

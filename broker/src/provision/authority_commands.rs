@@ -14,7 +14,11 @@ use crate::provision::{ProvisionError, check_domain, free};
 ///
 /// # Errors
 /// [`ProvisionError`]; what exists is never overwritten.
-pub fn make_root(trust_domain: Option<&TrustDomain>, succeeds: Option<&Path>, out: &Path) -> Result<RootHash, ProvisionError> {
+pub fn make_root(
+    trust_domain: Option<&TrustDomain>,
+    succeeds: Option<&Path>,
+    out: &Path,
+) -> Result<RootHash, ProvisionError> {
     free(out)?;
     let now = SystemTime::now();
     let root = match (trust_domain, succeeds) {

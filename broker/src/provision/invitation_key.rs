@@ -1,7 +1,7 @@
 //! The key of a group's join tokens. Their secrets are derived from it, so that a repeated invitation gives the same
 //! token on every broker, also after the authority was replaced.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use comity_runtime::atomic_file::{self, FileError, PRIVATE};
 use comity_runtime::entropy::Entropy;
@@ -9,10 +9,9 @@ use comity_runtime::secret::Secret;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
 
-use crate::config::ConfigError;
+use crate::config::{ConfigError, invitation_key_file};
 
 const KEY_BYTES: usize = 32;
-const KEY_FILE: &str = "invitation-key";
 /// Hexadecimal digits and a newline.
 const FILE_MAX_BYTES: u64 = 2 * KEY_BYTES as u64 + 1;
 
@@ -29,18 +28,12 @@ impl InvitationKey {
         Self(Secret::new(*key))
     }
 
-    /// Its file in a data directory.
-    #[must_use]
-    pub fn file(data: &Path) -> PathBuf {
-        data.join(KEY_FILE)
-    }
-
     /// Reads the key.
     ///
     /// # Errors
     /// [`ConfigError`] if the file is missing or holds no key.
     pub fn load(data: &Path) -> Result<Self, ConfigError> {
-        let path = Self::file(data);
+        let path = invitation_key_file(data);
         let text = Zeroizing::new(atomic_file::read_bounded(&path, FILE_MAX_BYTES)?);
         let text = std::str::from_utf8(&text).unwrap_or_default();
         Self::from_hex(text.trim_end()).ok_or_else(|| {
@@ -56,7 +49,7 @@ impl InvitationKey {
     pub fn save(&self, data: &Path) -> Result<(), FileError> {
         atomic_file::create_private_dir(data)?;
         let text = Zeroizing::new(format!("{}\n", *self.to_hex()));
-        atomic_file::write(&Self::file(data), text.as_bytes(), PRIVATE)
+        atomic_file::write(&invitation_key_file(data), text.as_bytes(), PRIVATE)
     }
 
     pub(super) fn to_hex(&self) -> Zeroizing<String> {
@@ -95,7 +88,7 @@ mod tests {
         let data = tempfile::tempdir().unwrap();
         let key = InvitationKey::draw(&SystemEntropy);
         key.save(data.path()).unwrap();
-        let mode = std::fs::metadata(InvitationKey::file(data.path())).unwrap().permissions().mode();
+        let mode = std::fs::metadata(invitation_key_file(data.path())).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         let copy = InvitationKey::load(data.path()).unwrap();
         let secret = |key: &InvitationKey, parts: &[&[u8]]| *key.derive("purpose", parts).expose();
@@ -104,7 +97,7 @@ mod tests {
         assert_ne!(secret(&key, &[b"a"]), secret(&InvitationKey::draw(&SystemEntropy), &[b"a"]));
         assert!(!format!("{key:?}").contains(key.to_hex().as_str()));
 
-        std::fs::write(InvitationKey::file(data.path()), "abcd").unwrap();
+        std::fs::write(invitation_key_file(data.path()), "abcd").unwrap();
         assert!(InvitationKey::load(data.path()).unwrap_err().to_string().contains("64 hexadecimal digits"));
     }
 }

@@ -32,6 +32,7 @@ Exit code 1 if a check failed. Changes nothing.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
 /// A certificate that ends so soon is a warning.
 const SOON: Duration = Duration::from_secs(3 * 24 * 3_600);
+const MS_PER_DAY: u64 = 24 * 3_600 * 1_000;
 
 const BROKERS_CHECK: &str = "brokers";
 const IDENTITY_CHECK: &str = "identity";
@@ -154,7 +155,8 @@ fn check_broker(address: &str, federation: &v1::GetFederationResponse) -> Check 
     }
     if federation.time_ms >= federation.ca_intermediate_due_ms {
         let days = federation.ca_intermediate_not_after_ms.saturating_sub(federation.time_ms) / MS_PER_DAY;
-        let detail = format!("{address} answers, and its intermediate ends in {days} days: no certificate is valid then");
+        let detail =
+            format!("{address} answers, and its intermediate ends in {days} days: no certificate is valid then");
         let remedy = "let a broker operator install the next one: comity-broker ca --help";
         return Check::warning(BROKERS_CHECK, detail, remedy);
     }

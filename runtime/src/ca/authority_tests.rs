@@ -186,10 +186,7 @@ fn a_root_signs_intermediates_within_its_own_life() {
     let root = RootAuthority::create(domain(), now).unwrap();
     let make = |validity, at| root.intermediate(validity, PreviousRoot::Trusted, at).map(drop);
     assert!(matches!(make(Duration::ZERO, now), Err(CaError::IntermediateValidity { .. })));
-    assert!(matches!(
-        make(MAX_INTERMEDIATE_VALIDITY + VALIDITY, now),
-        Err(CaError::IntermediateValidity { .. })
-    ));
+    assert!(matches!(make(MAX_INTERMEDIATE_VALIDITY + VALIDITY, now), Err(CaError::IntermediateValidity { .. })));
     assert!(matches!(make(VALIDITY, root.not_after()), Err(CaError::RootEnds)));
 }
 
@@ -253,7 +250,10 @@ fn a_replacement_that_a_crash_interrupted_is_finished() {
     old.save(home.path()).unwrap();
     new.replace(home.path()).unwrap();
     let names = |dir: &Path| std::fs::read_dir(dir).unwrap().count();
-    assert_eq!((CertificateAuthority::load(home.path()).unwrap().root_sha256(), names(home.path())), (new.root_sha256(), 3));
+    assert_eq!(
+        (CertificateAuthority::load(home.path()).unwrap().root_sha256(), names(home.path())),
+        (new.root_sha256(), 3)
+    );
 
     // Killed after the first file was moved out of the complete folder.
     let last = authority();

@@ -27,7 +27,7 @@ const BELOW_ROOT: u8 = 2;
 const BELOW_SUCCESSOR: u8 = 1;
 
 const ROOT_FILE: &str = "root.pem";
-const KEY_FILE: &str = "root-key.pem";
+const ROOT_KEY_FILE: &str = "root-key.pem";
 const PREVIOUS_FILE: &str = "previous-root.pem";
 const CROSS_FILE: &str = "cross.pem";
 
@@ -121,7 +121,7 @@ impl RootAuthority {
     /// [`CaError`] if a file is missing, or they do not belong together.
     pub fn load(dir: &Path) -> Result<Self, CaError> {
         let root_pem = super::read_text(&dir.join(ROOT_FILE))?;
-        let key = super::read_key(&dir.join(KEY_FILE))?;
+        let key = super::read_key(&dir.join(ROOT_KEY_FILE))?;
         let previous = if dir.join(PREVIOUS_FILE).exists() {
             let root_pem = super::read_text(&dir.join(PREVIOUS_FILE))?;
             Some(Previous { root_pem, cross_pem: super::read_text(&dir.join(CROSS_FILE))? })
@@ -146,14 +146,14 @@ impl RootAuthority {
             }
             atomic_file::write(&dir.join(ROOT_FILE), self.root_pem.as_bytes(), PUBLIC)?;
         }
-        atomic_file::write_new(&dir.join(KEY_FILE), key.expose().as_bytes(), PRIVATE)?;
+        atomic_file::write_new(&dir.join(ROOT_KEY_FILE), key.expose().as_bytes(), PRIVATE)?;
         Ok(())
     }
 
     /// Whether the directory has a root with its key.
     #[must_use]
     pub fn exists(dir: &Path) -> bool {
-        dir.join(KEY_FILE).exists()
+        dir.join(ROOT_KEY_FILE).exists()
     }
 
     fn assemble(root_pem: String, key: KeyPair, previous: Option<Previous>) -> Result<Self, CaError> {

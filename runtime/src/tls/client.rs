@@ -24,7 +24,10 @@ pub struct ClientTls {
 impl ClientTls {
     /// Presents the newest identity of the channel and trusts the federation's brokers.
     pub fn new(roots: impl Into<TrustedRoots>, identity: watch::Receiver<TlsIdentity>) -> Self {
-        Self { verifier: ServerVerifier { trust: Trust::Roots(roots.into()), expected: None }, identity: Some(identity) }
+        Self {
+            verifier: ServerVerifier { trust: Trust::Roots(roots.into()), expected: None },
+            identity: Some(identity),
+        }
     }
 
     /// Presents no certificate and trusts the federation's brokers.

@@ -133,11 +133,7 @@ impl FederationHandlers {
         }
         let (certificate_pem, not_after) = self.issue(&joining.csr, &id, self.context.validity.clusters)?;
         tracing::info!(cluster = %joining.cluster, "joined");
-        Ok(v1::JoinResponse {
-            certificate_pem,
-            ca_pem: self.context.ca.root_pem(),
-            not_after_ms: not_after.0,
-        })
+        Ok(v1::JoinResponse { certificate_pem, ca_pem: self.context.ca.root_pem(), not_after_ms: not_after.0 })
     }
 
     /// Checks the voucher, if any: the institution's signature over the cluster's identity key.

@@ -41,10 +41,8 @@ impl FederationHandlers {
 
         let id = SpiffeId::broker(self.context.ca.trust_domain().clone(), message.broker);
         // Sealed before the token is consumed, so that a key which is refused uses up no token.
-        let secrets = GroupSecrets {
-            authority: self.context.ca.current(),
-            invitation_key: self.context.invitation_key.clone(),
-        };
+        let secrets =
+            GroupSecrets { authority: self.context.ca.current(), invitation_key: self.context.invitation_key.clone() };
         let sealed = secrets.seal(&id, &message.sealing_key, &SystemEntropy).map_err(|error| {
             let size = format!("{} bytes", message.sealing_key.len());
             Refusal::invalid("sealing_key", size, &format!("is refused: {error}"), "send an X-Wing public key")
