@@ -17,7 +17,7 @@ use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GateRevie
 use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
-    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, private_files,
+    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, TrustedRoots, private_files,
 };
 use tokio::sync::{Notify, watch};
 
@@ -177,9 +177,8 @@ impl Agent {
             id: identity.id().to_string(),
         })?;
         let federation = identity.id().trust_domain().to_string();
-        let roots = directory.roots()?;
         let source = IdentitySource::new(identity);
-        let tls = ClientTls::new(roots, source.subscribe());
+        let tls = ClientTls::new(TrustedRoots::of(&source), source.subscribe());
         Ok((JoinedCluster { federation, cluster, key, store }, BrokerAccess { directory, source, brokers, tls }))
     }
 

@@ -8,7 +8,7 @@ use comity_core::reply::Applied;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp};
 use comity_policy::Bundle;
 use comity_proto::{RequiredFields, v1};
-use comity_runtime::ca::CertificateAuthority;
+use comity_runtime::ca::LiveAuthority;
 use comity_runtime::clock::Clock;
 use comity_runtime::telemetry::current_traceparent;
 use comity_runtime::tls::PeerInfo;
@@ -29,6 +29,7 @@ use crate::api::viewer::Viewer;
 use crate::api::visible_names::VisibleNames;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
+use crate::provision::invitation_key::InvitationKey;
 use crate::watch::WatchHub;
 use crate::watch::desired_pace::DesiredPace;
 
@@ -53,8 +54,10 @@ pub struct Context {
     pub group: Group,
     /// Changes, and the policy in force.
     pub hub: Arc<WatchHub>,
-    /// The federation's authority.
-    pub ca: Arc<CertificateAuthority>,
+    /// The federation's authority, as it is now.
+    pub ca: LiveAuthority,
+    /// From which the secrets of join tokens are derived.
+    pub invitation_key: InvitationKey,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Counters.

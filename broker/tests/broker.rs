@@ -4,6 +4,8 @@
 
 #[path = "broker/any_client.rs"]
 mod any_client;
+#[path = "broker/authority_rotation.rs"]
+mod authority_rotation;
 #[path = "broker/bad_input.rs"]
 mod bad_input;
 #[path = "broker/cluster_requests.rs"]

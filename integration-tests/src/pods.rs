@@ -136,7 +136,8 @@ impl Pods {
         let donor = &self.clusters().donor;
         volumes(donor, &["broker-1", "broker-2", "broker-3", "agent"]).await?;
         let founding = self.federation().broker_dir(1);
-        let files = ["broker.json", "founding", "ca/ca.pem", "ca/ca-key.pem"].map(|file| founding.join(file));
+        let files = ["broker.json", "founding", "invitation-key", "ca/tls.crt", "ca/tls.key", "ca/ca.crt"]
+            .map(|file| founding.join(file));
         self.apply(donor, &["broker"], "broker", |text| {
             text.push_str(&secret("comity-broker-founding", BROKER_NAMESPACE, &files));
             text.push_str(&format!(

@@ -13,7 +13,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::ca::{CertificateAuthority, KeyAndCsr};
 use comity_runtime::entropy::SystemEntropy;
-use comity_runtime::identity::{IdentityDir, IdentityPem, IdentitySource, Roots, TlsIdentity};
+use comity_runtime::identity::{IdentityDir, IdentityPem, IdentitySource, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
 use comity_runtime::signing::IdentityKey;
 use comity_runtime::spiffe::{ClusterName, SpiffeId, TrustDomain, UserName};
@@ -187,8 +187,7 @@ impl Federation {
 
     pub(crate) fn channel(&self, pem: &IdentityPem) -> BrokerChannel {
         let source = IdentitySource::new(TlsIdentity::from_pem(pem).unwrap());
-        let roots = Roots::from_pem(self.ca().root_pem()).unwrap();
-        connect(&self.endpoints(), &ClientTls::new(roots, source.subscribe()))
+        connect(&self.endpoints(), &ClientTls::new(self.ca().roots(), source.subscribe()))
     }
 
     /// A channel to each broker, in order.

@@ -39,7 +39,7 @@ impl StolenAuthority {
     /// When it cannot be issued.
     pub(crate) fn broker_identity(&self, validity: Duration) -> Result<IdentityPem> {
         let id: SpiffeId = format!("spiffe://{TRUST_DOMAIN}/broker/1").parse()?;
-        Ok(self.0.new_identity(&id, &[], validity, SystemTime::now())?)
+        Ok(self.0.new_identity(&id, &[], validity, SystemTime::now(), 0)?)
     }
 
     /// A certificate for the key of a CSR, which the agent of `cluster` made.
@@ -48,7 +48,7 @@ impl StolenAuthority {
     /// When the CSR is invalid.
     pub(crate) fn issue(&self, csr_der: &[u8], cluster: &str, validity: Duration) -> Result<IssuedCertificate> {
         let csr = CsrDer::new(csr_der.to_vec())?;
-        Ok(self.0.issue(&csr, &Self::cluster_id(cluster)?, &[], validity, SystemTime::now())?)
+        Ok(self.0.issue(&csr, &Self::cluster_id(cluster)?, &[], validity, SystemTime::now(), 0)?)
     }
 
     /// A certificate of `cluster` for a key that its agent does not have.
@@ -56,7 +56,7 @@ impl StolenAuthority {
     /// # Errors
     /// When it cannot be issued.
     pub(crate) fn issue_for_another_key(&self, cluster: &str, validity: Duration) -> Result<IdentityPem> {
-        Ok(self.0.new_identity(&Self::cluster_id(cluster)?, &[], validity, SystemTime::now())?)
+        Ok(self.0.new_identity(&Self::cluster_id(cluster)?, &[], validity, SystemTime::now(), 0)?)
     }
 
     /// A join token for a cluster.

@@ -80,9 +80,12 @@ impl FederationHandlers {
         request: Request<v1::GetFederationRequest>,
     ) -> Result<v1::GetFederationResponse, RpcError> {
         self.context.admit(Rpc::GetFederation, &request).await?;
+        let ca = self.context.ca.current();
         Ok(v1::GetFederationResponse {
-            trust_domain: self.context.ca.trust_domain().to_string(),
-            ca_sha256: self.context.ca.root_sha256().to_string(),
+            trust_domain: ca.trust_domain().to_string(),
+            ca_sha256: ca.root_sha256().to_string(),
+            ca_intermediate_not_after_ms: timestamp(ca.not_after()).0,
+            ca_intermediate_due_ms: timestamp(ca.renew_at()).0,
             broker_version: env!("CARGO_PKG_VERSION").to_owned(),
             time_ms: self.context.now().0,
         })
@@ -132,11 +135,7 @@ impl FederationHandlers {
         self.still_enrolled(&joining.cluster).await?;
         let (certificate_pem, not_after) = self.issue(&joining.csr, &id, &certificate).await?;
         tracing::info!(cluster = %joining.cluster, "joined");
-        Ok(v1::JoinResponse {
-            certificate_pem,
-            ca_pem: self.context.ca.root_pem().to_owned(),
-            not_after_ms: not_after.0,
-        })
+        Ok(v1::JoinResponse { certificate_pem, ca_pem: self.context.ca.root_pem(), not_after_ms: not_after.0 })
     }
 
     /// Checks the voucher, if any: the institution's signature over the cluster's identity key.
