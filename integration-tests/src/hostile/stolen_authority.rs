@@ -39,7 +39,7 @@ impl StolenAuthority {
     /// When it cannot be issued.
     pub(crate) fn broker_identity(&self, validity: Duration) -> Result<IdentityPem> {
         let id: SpiffeId = format!("spiffe://{TRUST_DOMAIN}/broker/1").parse()?;
-        Ok(self.0.new_identity(&id, &[], validity, SystemTime::now(), 0)?)
+        Ok(self.0.new_identity(&id, &[], validity, SystemTime::now())?)
     }
 
     /// A certificate for the key of a CSR, which the agent of `cluster` made.
@@ -56,7 +56,7 @@ impl StolenAuthority {
     /// # Errors
     /// When it cannot be issued.
     pub(crate) fn issue_for_another_key(&self, cluster: &str, validity: Duration) -> Result<IdentityPem> {
-        Ok(self.0.new_identity(&Self::cluster_id(cluster)?, &[], validity, SystemTime::now(), 0)?)
+        Ok(self.0.new_identity(&Self::cluster_id(cluster)?, &[], validity, SystemTime::now())?)
     }
 
     /// A join token for a cluster.
