@@ -72,6 +72,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     let node = GpuNode { federation: &federation, donor: &clusters.donor, cluster: DONOR, id: &whole.node };
     gpu_boxes::failures_are_counted(&node, &whole.id, started, &log).await;
     whole.ends(&federation).await;
+    gpu_boxes::a_lease_moves_off_failed_gpus(&node, &clusters).await;
     gpu_boxes::each_is_offered_as_it_is(&node).await;
     canaries::an_exposed_node_does_not_lend(&node, &binaries).await;
     drop((reader, federation, whole, half));
