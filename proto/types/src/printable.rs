@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 /// Whether a character acts on a terminal, a line or the direction of text: the control characters (C0, DEL, C1), the
 /// separators of lines and paragraphs, and the bidirectional controls of Unicode Standard Annex 9.
 #[must_use]
-pub const fn is_steering(character: char) -> bool {
+pub fn is_steering(character: char) -> bool {
     character.is_control()
         || matches!(
             character,
