@@ -16,9 +16,9 @@ use kube::{Api, Client};
 /// How API servers name the policy in a refusal.
 const REFUSED_BY: &str = "ValidatingAdmissionPolicy 'comity-agent'";
 
-/// What the API server said of a namespace of a lease without Pod Security.
+/// The API server on a namespace of a lease without Pod Security.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum Verdict {
     Restricted,
     Unrestricted,
     /// Neither: it is to be asked again.
@@ -34,25 +34,25 @@ pub(crate) async fn check(client: Client) -> Result<(), DeliveryError> {
     let namespace = Namespace { metadata, ..Namespace::default() };
     let dry = PostParams { dry_run: true, ..creating() };
     let made = within_limit(Api::<Namespace>::all(client).create(&dry, &namespace)).await;
-    match answer_of(made.map(drop)) {
-        Answer::Restricted => Ok(()),
-        Answer::Unrestricted => Err(DeliveryError::permanent(
+    match verdict_of(made.map(drop)) {
+        Verdict::Restricted => Ok(()),
+        Verdict::Unrestricted => Err(DeliveryError::permanent(
             "agent-unrestricted",
             "no admission policy restricts this agent, so whoever took it over would have all its rights: run it as \
              ServiceAccount comity-agent of namespace comity-system (a kubeconfig with a token of it will do), and apply \
              deploy/agent/admission.yaml; or accept that by kubernetes.unrestricted: true",
         )),
-        Answer::Unclear(reason) => Err(DeliveryError::temporary("see whether a policy restricts this agent", reason)),
+        Verdict::Unclear(reason) => Err(DeliveryError::temporary("see whether a policy restricts this agent", reason)),
     }
 }
 
-fn answer_of(made: Result<(), CallError>) -> Answer {
+fn verdict_of(made: Result<(), CallError>) -> Verdict {
     match made {
-        Err(CallError::Status(status)) if status.message.contains(REFUSED_BY) => Answer::Restricted,
+        Err(CallError::Status(status)) if status.message.contains(REFUSED_BY) => Verdict::Restricted,
         // Without such a policy it would have been made, if there were none of this name.
-        Ok(()) => Answer::Unrestricted,
-        Err(CallError::Status(status)) if status.code == 409 => Answer::Unrestricted,
-        Err(error) => Answer::Unclear(error.to_string()),
+        Ok(()) => Verdict::Unrestricted,
+        Err(CallError::Status(status)) if status.code == 409 => Verdict::Unrestricted,
+        Err(error) => Verdict::Unclear(error.to_string()),
     }
 }
 
@@ -70,13 +70,13 @@ mod tests {
     fn only_the_policys_own_refusal_shows_that_the_agent_is_restricted() {
         let by_policy = "namespaces \"comity-lease-0\" is forbidden: ValidatingAdmissionPolicy 'comity-agent' with binding \
                          'comity-agent' denied request: a lease's namespace has the label of its lease";
-        assert_eq!(answer_of(refused(422, by_policy)), Answer::Restricted);
-        assert_eq!(answer_of(Ok(())), Answer::Unrestricted);
-        assert_eq!(answer_of(refused(409, "namespaces \"comity-lease-0\" already exists")), Answer::Unrestricted);
+        assert_eq!(verdict_of(refused(422, by_policy)), Verdict::Restricted);
+        assert_eq!(verdict_of(Ok(())), Verdict::Unrestricted);
+        assert_eq!(verdict_of(refused(409, "namespaces \"comity-lease-0\" already exists")), Verdict::Unrestricted);
         let by_another = "denied request by ValidatingAdmissionPolicy 'comity-agent-nodes'";
         for unclear in [refused(403, "cannot create resource \"namespaces\""), refused(422, by_another)] {
-            assert!(matches!(answer_of(unclear), Answer::Unclear(_)));
+            assert!(matches!(verdict_of(unclear), Verdict::Unclear(_)));
         }
-        assert!(matches!(answer_of(Err(CallError::Timeout)), Answer::Unclear(_)));
+        assert!(matches!(verdict_of(Err(CallError::Timeout)), Verdict::Unclear(_)));
     }
 }
