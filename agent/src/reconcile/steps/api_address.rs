@@ -11,7 +11,7 @@ pub(super) async fn resolved(side: Side, remote: &RemoteKeys) -> RemoteNetwork {
     if side == Side::Donor || network.api_server.is_empty() || network.api_address().is_some() {
         return network;
     }
-    match tokio::net::lookup_host(network.api_server.as_str()).await {
+    match tokio::net::lookup_host(remote.network.api_server.as_str()).await {
         Ok(mut found) => {
             network.api_server = found.find(SocketAddr::is_ipv4).map(|found| found.to_string()).unwrap_or_default();
         }
