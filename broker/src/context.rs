@@ -8,7 +8,7 @@ use comity_core::reply::Applied;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp};
 use comity_policy::Bundle;
 use comity_proto::{RequiredFields, v1};
-use comity_runtime::ca::CertificateAuthority;
+use comity_runtime::ca::LiveAuthority;
 use comity_runtime::clock::Clock;
 use comity_runtime::telemetry::current_traceparent;
 use comity_runtime::tls::PeerInfo;
@@ -20,11 +20,16 @@ use crate::api::authorize::{Rpc, authorize};
 use crate::api::caller::Caller;
 use crate::api::caller_life::CallerLife;
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::long_calls::LongCalls;
+use crate::api::shares::proposal_turns::ProposalTurns;
+use crate::api::shares::refused_lately::RefusedLately;
+use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::api::viewer::Viewer;
 use crate::api::visible_names::VisibleNames;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
+use crate::provision::invitation_key::InvitationKey;
 use crate::watch::WatchHub;
 use crate::watch::desired_pace::DesiredPace;
 
@@ -49,8 +54,10 @@ pub struct Context {
     pub group: Group,
     /// Changes, and the policy in force.
     pub hub: Arc<WatchHub>,
-    /// The federation's authority.
-    pub ca: Arc<CertificateAuthority>,
+    /// The federation's authority, as it is now.
+    pub ca: LiveAuthority,
+    /// From which the secrets of join tokens are derived.
+    pub invitation_key: InvitationKey,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Counters.
@@ -65,6 +72,14 @@ pub struct Context {
     pub probes: UdpProbeLimit,
     /// Limits the share of time spent on desired states.
     pub pace: Arc<DesiredPace>,
+    /// Limits how fast each cluster reports.
+    pub report_pace: ReportPace,
+    /// Limits the commands of each caller under way.
+    pub proposal_turns: ProposalTurns,
+    /// Callers whose requests no donor could serve.
+    pub refused_lately: RefusedLately,
+    /// Quotes, explanations and checks of policy.
+    pub long_calls: LongCalls,
     /// Cancelled when this broker stops.
     pub stop: CancellationToken,
 }
@@ -143,13 +158,14 @@ impl Context {
         Viewer::of(caller, self.hub.policy().as_deref())
     }
 
-    /// Commits a command of `caller`.
+    /// Commits a command of `caller`, in its turn.
     pub async fn propose(
         &self,
         caller: &Caller,
         command: Command,
         idempotency: Option<Idempotency>,
     ) -> Result<Applied, Unavailable> {
+        let _turn = self.proposal_turns.take(caller).await;
         let traceparent = current_traceparent().unwrap_or_default();
         self.commit(Proposal { actor: caller.actor(), command, idempotency, traceparent }).await
     }

@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::storage::{ApplyObserver, SnapshotMade};
 use crate::watch::clusters_touched::ClustersTouched;
 
-pub use event::{Event, clusters, objects};
+pub use event::{Event, cluster, objects, visible_clusters};
 pub use ring::Batch;
 
 /// Events kept for watchers that resume: minutes of a busy federation.

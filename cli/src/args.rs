@@ -66,7 +66,7 @@ pub enum Command {
     /// Federations that you have logged in to: list, choose
     #[command(subcommand)]
     Context(context::ContextCommand),
-    /// Member clusters: invite, list, show, evict
+    /// Member clusters: invite, list, show, evict, voucher
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
     /// Users: invite, revoke

@@ -3,6 +3,8 @@
 
 #[path = "core/batch.rs"]
 mod batch;
+#[path = "core/bounds.rs"]
+mod bounds;
 #[path = "core/boxes.rs"]
 mod boxes;
 #[path = "core/chains.rs"]

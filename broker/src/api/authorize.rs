@@ -108,7 +108,7 @@ impl Rpc {
             // A cluster submits requests for its own pods, renews the leases that they use, and releases the others.
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease | Self::RenewLease => &[Cluster, Submitter],
             Self::CheckpointLease => &[Submitter],
-            // A broker's certificate proves access to the authority's key: with it somebody can name broker operators.
+            // A broker's certificate proves access to the intermediate's key: with it somebody can name broker operators.
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin, Broker],
             Self::ApplyPolicy => &[Admin, BrokerOperator, Broker],
             Self::ChangeMembers

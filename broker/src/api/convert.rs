@@ -8,6 +8,8 @@ pub mod csr;
 mod data;
 pub mod delivery;
 mod fault;
+#[cfg(test)]
+mod fuzz_calls;
 pub mod lease;
 pub mod offer;
 pub mod peering;

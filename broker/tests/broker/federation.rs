@@ -13,7 +13,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::ca::{CertificateAuthority, KeyAndCsr};
 use comity_runtime::entropy::SystemEntropy;
-use comity_runtime::identity::{IdentityDir, IdentityPem, IdentitySource, Roots, TlsIdentity};
+use comity_runtime::identity::{IdentityDir, IdentityPem, IdentitySource, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
 use comity_runtime::signing::IdentityKey;
 use comity_runtime::spiffe::{ClusterName, SpiffeId, TrustDomain, UserName};
@@ -167,14 +167,18 @@ impl Federation {
         BrokerEndpoints::new([self.broker().client_addr().to_string()]).unwrap()
     }
 
-    /// A user's channel; the certificate is made when it is first needed.
-    pub(crate) fn user(&self, name: &str) -> BrokerChannel {
+    /// A user's certificate, made when it is first needed.
+    pub(crate) fn user_pem(&self, name: &str) -> IdentityPem {
         let dir = self.home.path().join(name);
         if !IdentityDir::new(&dir).exists() {
             provision::issue_user(&self.data(), &UserName::new(name).unwrap(), provision::USER_VALIDITY, &dir).unwrap();
         }
-        let (pem, _) = IdentityDir::new(&dir).load().unwrap();
-        self.channel(&pem)
+        IdentityDir::new(&dir).load().unwrap().0
+    }
+
+    /// A user's channel.
+    pub(crate) fn user(&self, name: &str) -> BrokerChannel {
+        self.channel(&self.user_pem(name))
     }
 
     pub(crate) fn anonymous(&self) -> BrokerChannel {
@@ -183,8 +187,7 @@ impl Federation {
 
     pub(crate) fn channel(&self, pem: &IdentityPem) -> BrokerChannel {
         let source = IdentitySource::new(TlsIdentity::from_pem(pem).unwrap());
-        let roots = Roots::from_pem(self.ca().root_pem()).unwrap();
-        connect(&self.endpoints(), &ClientTls::new(roots, source.subscribe()))
+        connect(&self.endpoints(), &ClientTls::new(self.ca().roots(), source.subscribe()))
     }
 
     /// A channel to each broker, in order.

@@ -6,9 +6,11 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 
 mod evict;
 mod invite;
+mod voucher;
 
 pub use evict::ClusterEvictArgs;
 pub use invite::ClusterInviteArgs;
+pub use voucher::VoucherCommand;
 
 use super::completions::known_ids;
 use crate::failure::Failure;
@@ -43,6 +45,9 @@ pub enum ClusterCommand {
     Show(ClusterShowArgs),
     /// Evict a cluster: void its certificates, and end its part
     Evict(ClusterEvictArgs),
+    /// Vouchers: an institution's signatures of its clusters' identity keys
+    #[command(subcommand)]
+    Voucher(VoucherCommand),
 }
 
 /// `comity cluster show`.
@@ -57,9 +62,8 @@ impl ClusterCommand {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`] of the call, or if standard output cannot be written.
+    /// [`Failure`] of the call or of a voucher, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let mut client = FederationServiceClient::new(session.channel()?);
         match self {
             Self::Invite(args) => args.run(session).await,
             Self::Evict(args) => session.print(&args.run(session).await?),
@@ -70,9 +74,11 @@ impl ClusterCommand {
             Self::Show(args) => {
                 let request =
                     v1::GetClusterRequest { cluster: args.cluster.clone(), consistency: session.consistency() };
+                let mut client = FederationServiceClient::new(session.channel()?);
                 let response = call(client.get_cluster(request)).await?;
                 session.print(&Cluster::from(response.cluster.unwrap_or_default()))
             }
+            Self::Voucher(command) => command.run(session),
         }
     }
 }

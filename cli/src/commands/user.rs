@@ -11,7 +11,7 @@ use super::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use super::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
-use crate::output::{Answer, Sheet};
+use crate::output::{Answer, Sheet, note};
 use crate::session::{Session, call, idempotency_key};
 use crate::units::{DurationBounds, format_duration};
 
@@ -165,8 +165,8 @@ impl UserAddArgs {
             idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
         };
         let response = call(FederationServiceClient::new(channel.clone()).invite_user(request)).await?;
-        eprintln!("{}", roles_of(channel, &id).await);
-        eprintln!("single-use token, expires in {}:", format_duration(self.ttl));
+        note(&roles_of(channel, &id).await);
+        note(&format!("single-use token, expires in {}:", format_duration(self.ttl)));
         session.print(&NewInvitation::new(
             Invited::User(self.user.to_string()),
             response.token,

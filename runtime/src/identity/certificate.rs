@@ -56,17 +56,34 @@ fn generation_of(serial: &[u8]) -> u64 {
     if serial.len() == 2 * GENERATION_BYTES && prefix & SERIAL_MARK != 0 { prefix & (SERIAL_MARK - 1) } else { 0 }
 }
 
-/// The trust domain of a root, from its URI name `spiffe://<trust domain>`. SPIFFE X.509-SVID, section 4.1: the id of a
-/// signing certificate has no path.
-pub(super) fn root_trust_domain(der: &CertificateDer<'_>) -> Result<TrustDomain, IdentityError> {
-    let certificate = parse(der)?;
-    if !certificate.is_ca() {
-        let reason = "it is not the certificate of a certificate authority".to_owned();
-        return Err(IdentityError::Certificate { reason });
+/// The facts of an authority's certificate. Not verified.
+#[derive(Debug, Clone)]
+pub(crate) struct AuthorityFacts {
+    /// From its URI name `spiffe://<trust domain>`; `None` without a URI name. SPIFFE X.509-SVID, section 4.1: the id of
+    /// a signing certificate has no path.
+    pub(crate) trust_domain: Option<TrustDomain>,
+    pub(crate) not_before: SystemTime,
+    pub(crate) not_after: SystemTime,
+}
+
+impl AuthorityFacts {
+    pub(crate) fn of(der: &CertificateDer<'_>) -> Result<Self, IdentityError> {
+        let certificate = parse(der)?;
+        if !certificate.is_ca() {
+            let reason = "it is not the certificate of a certificate authority".to_owned();
+            return Err(IdentityError::Certificate { reason });
+        }
+        let trust_domain = match uri_names(&certificate)?.as_slice() {
+            [] => None,
+            [uri] => Some(TrustDomain::new(uri.strip_prefix("spiffe://").unwrap_or(uri))?),
+            more => return Err(IdentityError::UriNames { found: more.len() }),
+        };
+        Ok(Self {
+            trust_domain,
+            not_before: from_unix_seconds(certificate.validity().not_before.timestamp()),
+            not_after: from_unix_seconds(certificate.validity().not_after.timestamp()),
+        })
     }
-    let uri = single_uri_name(&certificate)?;
-    let domain = uri.strip_prefix("spiffe://").unwrap_or(uri);
-    Ok(TrustDomain::new(domain)?)
 }
 
 fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, IdentityError> {
@@ -94,17 +111,18 @@ fn host_name(name: &GeneralName<'_>) -> Option<HostName> {
     }
 }
 
+fn uri_names<'a>(certificate: &'a X509Certificate<'_>) -> Result<Vec<&'a str>, IdentityError> {
+    let uri = |name: &'a GeneralName<'a>| match name {
+        GeneralName::URI(uri) => Some(*uri),
+        _ => None,
+    };
+    Ok(names(certificate)?.into_iter().filter_map(uri).collect())
+}
+
 fn single_uri_name<'a>(certificate: &'a X509Certificate<'_>) -> Result<&'a str, IdentityError> {
-    let uris: Vec<&str> = names(certificate)?
-        .into_iter()
-        .filter_map(|name| match name {
-            GeneralName::URI(uri) => Some(*uri),
-            _ => None,
-        })
-        .collect();
-    match uris.as_slice() {
+    match uri_names(certificate)?.as_slice() {
         [uri] => Ok(uri),
-        _ => Err(IdentityError::UriNames { found: uris.len() }),
+        uris => Err(IdentityError::UriNames { found: uris.len() }),
     }
 }
 

@@ -38,12 +38,12 @@ impl IdentityDir {
         self.file("ca.pem").exists() && self.file("cert.pem").exists() && self.file("key.pem").exists()
     }
 
-    /// Reads the federation's root certificate.
+    /// Reads the federation's root certificates.
     ///
     /// # Errors
-    /// [`IdentityError`] if it is missing or unreadable.
+    /// Like [`load`](Self::load).
     pub fn roots(&self) -> Result<Roots, IdentityError> {
-        Roots::from_pem(&self.read_text("ca.pem")?)
+        Ok(self.load()?.1.roots().clone())
     }
 
     /// Reads and validates the identity. Finishes a save that a crash interrupted.
@@ -71,13 +71,14 @@ impl IdentityDir {
         }
     }
 
-    /// Loads the identity for servers and clients, with the federation's root.
+    /// Loads the identity for servers and clients, with the federation's roots.
     ///
     /// # Errors
     /// Like [`load`](Self::load).
     pub fn open(&self) -> Result<(IdentitySource, Roots), IdentityError> {
         let (_, identity) = self.load()?;
-        Ok((IdentitySource::new(identity), self.roots()?))
+        let roots = identity.roots().clone();
+        Ok((IdentitySource::new(identity), roots))
     }
 
     /// Validates and stores an identity. The old one stays usable until the new one is complete.

@@ -5,6 +5,7 @@
 //!   apply ─ cluster touched ─▶ read the whole desired state ─▶ agent     (the newest only; what was missed is in it)
 //! ```
 
+mod decoded_size;
 mod desired;
 mod wire;
 
@@ -83,12 +84,14 @@ impl AgentHandlers {
         let caller = life.caller().clone();
         let cluster = caller.cluster().cloned().ok_or(RpcError::Internal { what: "naming the caller's cluster" })?;
         let span = info_span!("agent", %cluster);
+        let open = self.context.streams.open(&cluster)?;
         let (sender, receiver) = mpsc::channel(ACK_QUEUE_CAPACITY);
         let (desired, shown) = mpsc::channel(DESIRED_QUEUE_CAPACITY);
         let stream =
             AgentStream { context: self.context.clone(), life, caller, cluster, sender: sender.clone(), desired };
         let incoming = request.into_inner();
         let task = async move {
+            let _open = open;
             if let Some(status) = stream.run(incoming).await {
                 tracing::info!(code = ?status.code(), reason = status.message(), "stream ended by this broker");
                 let _ = tokio::time::timeout(CLOSE_TIMEOUT, sender.send(Err(status))).await;
@@ -234,7 +237,7 @@ impl AgentStream {
         (welcome, state.revision)
     }
 
-    /// Commits reports one by one, in order.
+    /// Commits reports one by one, in order, and no faster than the cluster may report.
     async fn take_reports(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
         loop {
             let message = match incoming.message().await {
@@ -243,6 +246,7 @@ impl AgentStream {
                 Err(status) => return Err(End::Because(crate::api::rpc::explain_failure::explained(status))),
             };
             self.context.group.heard(&self.cluster);
+            self.context.report_pace.read(&self.cluster, message.body.as_ref()).await;
             let Some(body) = message.body else {
                 let refusal =
                     Refusal::invalid("body", "", "is missing or unknown to this broker", "send a known message");
@@ -277,6 +281,7 @@ impl AgentStream {
             Err(refusal) => return Ok(Some(refusal)),
         };
         let mut revision = self.as_revision(&command).await;
+        self.context.report_pace.write(&self.cluster, revision.as_ref().unwrap_or(&command)).await;
         let mut tried = 1;
         loop {
             // Reports are idempotent.

@@ -80,9 +80,12 @@ impl FederationHandlers {
         request: Request<v1::GetFederationRequest>,
     ) -> Result<v1::GetFederationResponse, RpcError> {
         self.context.admit(Rpc::GetFederation, &request).await?;
+        let ca = self.context.ca.current();
         Ok(v1::GetFederationResponse {
-            trust_domain: self.context.ca.trust_domain().to_string(),
-            ca_sha256: self.context.ca.root_sha256().to_string(),
+            trust_domain: ca.trust_domain().to_string(),
+            ca_sha256: ca.root_sha256().to_string(),
+            ca_intermediate_not_after_ms: timestamp(ca.not_after()).0,
+            ca_intermediate_due_ms: timestamp(ca.renew_at()).0,
             broker_version: env!("CARGO_PKG_VERSION").to_owned(),
             time_ms: self.context.now().0,
         })
@@ -132,11 +135,7 @@ impl FederationHandlers {
         self.still_enrolled(&joining.cluster).await?;
         let (certificate_pem, not_after) = self.issue(&joining.csr, &id, &certificate).await?;
         tracing::info!(cluster = %joining.cluster, "joined");
-        Ok(v1::JoinResponse {
-            certificate_pem,
-            ca_pem: self.context.ca.root_pem().to_owned(),
-            not_after_ms: not_after.0,
-        })
+        Ok(v1::JoinResponse { certificate_pem, ca_pem: self.context.ca.root_pem(), not_after_ms: not_after.0 })
     }
 
     /// Checks the voucher, if any: the institution's signature over the cluster's identity key.
@@ -148,13 +147,13 @@ impl FederationHandlers {
             .read(Consistency::Stale, |state| {
                 let bundle = &state.policy.as_ref()?.bundle;
                 let institution = bundle.institution_of_cluster(joining.cluster.as_str())?;
-                Some(bundle.institutions.get(institution)?.spec.signing_keys.clone())
+                Some((institution.to_owned(), bundle.institutions.get(institution)?.spec.signing_keys.clone()))
             })
-            .await?
-            .unwrap_or_default();
+            .await?;
+        let (institution, keys) = keys.unwrap_or_default();
         let good = |key: &[u8; 32]| {
             IdentityPublicKey::from_bytes(key)
-                .and_then(|key| key.verify_voucher(&joining.name, &joining.identity, voucher))
+                .and_then(|key| key.verify_voucher(&institution, &joining.name, &joining.identity, voucher))
                 .is_ok()
         };
         if keys.is_empty() || keys.iter().any(good) {
@@ -163,8 +162,8 @@ impl FederationHandlers {
         Err(Refusal::invalid(
             "voucher",
             "",
-            "is not a signature by a key of the cluster's institution",
-            "let the institution sign this cluster's identity key again, or add its key to the Institution document",
+            &format!("is not a voucher of institution {institution} for this cluster and its identity key"),
+            "let the institution make it again (comity cluster voucher create), or add its key to the Institution document",
         )
         .into())
     }

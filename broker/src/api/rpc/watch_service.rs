@@ -18,11 +18,11 @@ use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
 use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::caller_slots::{CallerSlots, WATCHES};
 use crate::api::viewer::Viewer;
-use crate::api::watch_seats::WatchSeats;
 use crate::context::{Context, complete};
 use crate::group::{Consistency, Unavailable};
-use crate::watch::{Batch, clusters, objects};
+use crate::watch::{Batch, cluster, objects, visible_clusters};
 
 /// Events queued for one watcher, beyond HTTP/2's buffers.
 const WATCHER_QUEUE_CAPACITY: usize = 256;
@@ -35,14 +35,14 @@ const WATCHER_STALL_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub struct WatchHandlers {
     context: Context,
-    seats: WatchSeats,
+    seats: CallerSlots,
 }
 
 impl WatchHandlers {
     /// Starts without watchers.
     #[must_use]
     pub fn new(context: Context) -> Self {
-        Self { context, seats: WatchSeats::default() }
+        Self { context, seats: CallerSlots::new(&WATCHES) }
     }
 }
 
@@ -139,20 +139,23 @@ impl Watcher {
         }
     }
 
+    /// Sends all visible objects. Renders none under the state's lock but clusters, whose sums a copy lacks, and of
+    /// these one at a time.
     async fn begin_with_snapshot(&mut self) -> Result<Option<u64>, RpcError> {
-        let (clusters, state) = self
-            .context
-            .group
-            .read(Consistency::Linearizable, |state| {
-                let bundle = state.policy.as_ref().map(|record| Arc::clone(&record.bundle));
-                let viewer = Viewer::of(&self.caller, bundle.as_deref());
-                let clusters = clusters(state, &viewer, self.only);
-                (self.viewer, self.bundle) = (viewer, bundle);
-                (clusters, snapshot::copy(state))
-            })
-            .await?;
+        let group = self.context.group.clone();
+        let state = group.read(Consistency::Linearizable, snapshot::copy).await?;
+        self.bundle = state.policy.as_ref().map(|record| Arc::clone(&record.bundle));
+        self.viewer = Viewer::of(&self.caller, self.bundle.as_deref());
         let revision = state.revision;
-        for event in clusters.into_iter().chain(objects(&state, &self.viewer, self.only)) {
+        for id in visible_clusters(&state, &self.viewer, self.only) {
+            let event = group.read(Consistency::Stale, |state| cluster(state, &id, revision)).await?;
+            if let Some(event) = event
+                && !self.send_event(event, 0).await?
+            {
+                return Ok(None);
+            }
+        }
+        for event in objects(&state, &self.viewer, self.only) {
             if !self.send_event(event, 0).await? {
                 return Ok(None);
             }

@@ -58,7 +58,7 @@ impl FederationHandlers {
         };
         let (certificate_pem, not_after) = self.issue(&csr, id, &certificate).await?;
         tracing::info!(caller = caller.name(), "certificate renewed");
-        let ca_pem = self.context.ca.root_pem().to_owned();
+        let ca_pem = self.context.ca.root_pem();
         Ok(v1::RenewCertificateResponse { certificate_pem, ca_pem, not_after_ms: not_after.0 })
     }
 

@@ -57,7 +57,7 @@ impl FederationHandlers {
         let certificate = applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
         let (certificate_pem, not_after) = self.issue(&csr, &id, &certificate).await?;
         tracing::info!(%id, "joined");
-        let ca_pem = self.context.ca.root_pem().to_owned();
+        let ca_pem = self.context.ca.root_pem();
         Ok(v1::JoinUserResponse { certificate_pem, ca_pem, not_after_ms: not_after.0 })
     }
 }
