@@ -107,7 +107,8 @@ impl Roots {
     /// [`IdentityError::Pin`] if none has; otherwise like [`from_pem`](Self::from_pem).
     pub fn from_pem_pinned(pem: &str, trust_domain: &TrustDomain, pin: &RootHash) -> Result<Self, IdentityError> {
         let roots = Self::from_pem(pem, trust_domain)?;
-        match roots.hashes().next() {
+        let first = roots.hashes().next();
+        match first {
             Some(found) if !roots.contains(pin) => Err(IdentityError::Pin { expected: *pin, found }),
             _ => Ok(roots),
         }
