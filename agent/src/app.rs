@@ -33,6 +33,7 @@ use crate::observe::Inventory;
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::CrashPoint;
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, RemapBook, Settling, Tunnels};
+use crate::services::lending;
 use crate::services::local_api;
 use crate::services::measured;
 use crate::services::node_service::Prepared;
@@ -204,13 +205,17 @@ impl Agent {
             Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
+        let namespaces = match &platform.api {
+            Some(api) => lending::namespaces(config, api, clock, shutdown).await,
+            None => watch::channel(Ok(())).1,
+        };
         let parts = Parts {
             member: Arc::new(Member {
                 federation,
                 cluster,
                 identity: key,
                 voucher: config.voucher,
-                pinned: config.pinned_institution_keys.clone(),
+                pins: config.pins(),
                 endpoints,
                 network: nodes.network.clone(),
                 entropy: Arc::clone(entropy),
@@ -224,6 +229,7 @@ impl Agent {
                 origin: Arc::clone(&platform.origin),
                 access: config.access.clone(),
                 virtual_nodes: nodes.nodes.clone(),
+                namespaces,
                 node_service: nodes.service.clone(),
                 mig: platform.mig.as_ref().map(MigChannels::book),
                 cleaner: platform.cleaner(config, clock),
@@ -280,6 +286,8 @@ impl Agent {
             crash_points: crash_points.into(),
             desired: desired.clone(),
             policy: config.sharing,
+            reserve: config.reserve,
+            borrowing: config.borrowing,
             outage_grace_ms: grace,
             resync: Arc::clone(&resync),
             lent: platform.lent,
@@ -304,6 +312,7 @@ impl Agent {
             metrics: metrics.clone(),
             brokers: brokers.clone(),
             tls: tls.clone(),
+            identity: source.subscribe(),
             nodes: offered,
             data,
             desired: desired_sender,
@@ -351,8 +360,8 @@ impl Agent {
             };
             shutdown.spawn(parts.fence.clone().hold(shutdown.token(), burst::run(burst, shutdown.token())));
         }
-        let renewal =
-            Renewal { directory, source, brokers, tls, clock, entropy, not_after: metrics.certificate_not_after };
+        let (key, not_after) = (parts.member.identity.clone(), metrics.certificate_not_after);
+        let renewal = Renewal { directory, source, key, brokers, tls, clock, entropy, not_after };
         shutdown.spawn(parts.fence.clone().hold(shutdown.token(), renewal.run(shutdown.token())));
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");

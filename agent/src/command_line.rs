@@ -8,6 +8,7 @@ mod join_command;
 mod node_command;
 mod node_logs;
 mod output_format;
+mod peers_command;
 mod read_devices_command;
 mod run_command;
 mod settings;
@@ -18,7 +19,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use comity_runtime::help::{self, TokenPlace};
-use comity_runtime::join_token::redact_tokens;
+use comity_runtime::join_token::is_token;
+use comity_runtime::redact_secrets;
+use comity_types::printable;
 
 use crate::observe::file::SAMPLE_INVENTORY;
 use devices_command::DevicesArgs;
@@ -26,12 +29,16 @@ use doctor_command::DoctorArgs;
 use failure::{Failure, USAGE};
 use join_command::JoinArgs;
 use node_command::NodeSettings;
+use peers_command::PeersAction;
 use read_devices_command::ReadDevicesSettings;
 use settings::Settings;
 use webhook_command::WebhookAction;
 
 /// Hint for a join token that stands where a file is expected.
 const TOKEN_HINT: &str = "a join token was given in a place for something else; give it as in comity-agent join TOKEN";
+
+/// Hint for another secret that stands where a file is expected.
+const SECRET_HINT: &str = "a secret was given in a place for something else; give the path of the file that holds it";
 
 /// The agent of one cluster of a Comity federation.
 #[derive(Debug, Parser)]
@@ -59,10 +66,15 @@ enum Action {
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Box<Settings>),
+    /// Other clusters and their identity keys: list, accept, forget.
+    #[command(subcommand)]
+    Peers(PeersAction),
     /// On other nodes than the gateway: leads their pods to it.
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
+    /// For the cluster's owner: prints the policies of lending through Liqo.
+    LiqoPolicies(Box<Settings>),
     /// For the cluster's owner: installs the admission webhooks.
     #[command(subcommand)]
     Webhook(WebhookAction),
@@ -84,14 +96,19 @@ pub fn main() -> ExitCode {
 }
 
 fn failed(failure: &Failure) -> ExitCode {
-    eprintln!("comity-agent: {}", without_token(&failure.to_string()));
+    eprintln!("comity-agent: {}", without_secrets(&failure.to_string()));
     ExitCode::from(failure.code())
 }
 
-/// A message, and a hint instead of any token in it.
-fn without_token(message: &str) -> String {
-    let redacted = redact_tokens(message);
-    if redacted == message { message.to_owned() } else { format!("{redacted}\n{TOKEN_HINT}") }
+/// A printable message, and a hint instead of any secret in it.
+fn without_secrets(message: &str) -> String {
+    let redacted = redact_secrets(message);
+    let shown = printable(&redacted);
+    if redacted == message {
+        return shown.into_owned();
+    }
+    let hint = if message.split(['\'', '"', ' ']).any(is_token) { TOKEN_HINT } else { SECRET_HINT };
+    format!("{shown}\n{hint}")
 }
 
 impl CommandLine {
@@ -105,11 +122,11 @@ impl CommandLine {
             Ok(line) => line.action,
             Err(error) => {
                 let text = error.render().to_string();
-                if redact_tokens(&text) == text {
+                if redact_secrets(&text) == text {
                     // If even this cannot be printed, there is no other way to report it.
                     let _ = error.print();
                 } else {
-                    eprintln!("{}", without_token(&text));
+                    eprintln!("{}", without_secrets(&text));
                 }
                 std::process::exit(if error.use_stderr() { i32::from(USAGE) } else { 0 });
             }
@@ -128,6 +145,8 @@ async fn act(action: Action) -> Result<(), Failure> {
             Ok(())
         }
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
+        Action::Peers(action) => peers_command::act(action).await,
+        Action::LiqoPolicies(settings) => run_command::print_liqo_policies(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
         Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,
         Action::Webhook(action) => webhook_command::act(action).await,
@@ -160,14 +179,29 @@ mod tests {
     }
 
     #[test]
+    fn a_secret_in_the_place_of_a_file_is_not_printed() {
+        let kubeconfig = "apiVersion: v1\nkind: Config\nusers:\n- name: a\n  user:\n    token: s3cret\n";
+        for secret in [kubeconfig, "iVBq9Yg3Zk0pWm7xT5uR2sE8nL4cJ6hD1fGbAoQvXyM="] {
+            for words in [["run", "--config"], ["node", "--kubeconfig"], ["run", "--kubeconfig"]] {
+                let line = ["comity-agent"].iter().chain(&words).chain([&secret]).map(ToString::to_string);
+                let line: Vec<String> = line.collect();
+                let words: Vec<&str> = line.iter().map(String::as_str).collect();
+                let text = without_secrets(&ended(&words).expect("it is no file").1);
+                assert!(!text.contains("s3cret") && !text.contains("Zk0pWm7xT5uR2"), "{text}");
+                assert!(text.contains(SECRET_HINT), "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn a_token_in_a_wrong_place_is_not_printed() {
         let token = "comity-join-v1.eyJzZWNyZXQiOiJhYiJ9";
         let printed = [
-            without_token(&ended(&["comity-agent", "run", "--config", token]).expect("it is no file").1),
-            without_token(
+            without_secrets(&ended(&["comity-agent", "run", "--config", token]).expect("it is no file").1),
+            without_secrets(
                 &CommandLine::try_parse_from(["comity-agent", "run", token]).expect_err("a stray").to_string(),
             ),
-            without_token(&CommandLine::try_parse_from(["comity-agent", token]).expect_err("a stray").to_string()),
+            without_secrets(&CommandLine::try_parse_from(["comity-agent", token]).expect_err("a stray").to_string()),
         ];
         for words in
             [&["join", token, "--kubeconfig", token][..], &["run", "--state", token], &["doctor", "--config", token]]

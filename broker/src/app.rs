@@ -21,6 +21,10 @@ use tokio::net::TcpListener;
 use crate::api::agent_streams::AgentStreams;
 use crate::api::caller::Caller;
 use crate::api::server;
+use crate::api::shares::long_calls::LongCalls;
+use crate::api::shares::proposal_turns::ProposalTurns;
+use crate::api::shares::refused_lately::RefusedLately;
+use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::config::{Config, ConfigError};
 use crate::context::{Context, Validity};
@@ -223,6 +227,8 @@ impl Broker {
         let group = Group::start(group_config(&config, &ca), deps).await?;
         metrics.show_log_syncs(group.log_sync_seconds());
         let pace = Arc::new(DesiredPace::new(Arc::clone(&clock)));
+        let report_pace = ReportPace::new(Arc::clone(&clock));
+        let refused_lately = RefusedLately::new(Arc::clone(&clock));
         let context = Context {
             id: config.settings.id,
             group: group.clone(),
@@ -236,6 +242,10 @@ impl Broker {
             streams: AgentStreams::default(),
             probes: UdpProbeLimit::default(),
             pace,
+            report_pace,
+            proposal_turns: ProposalTurns::default(),
+            refused_lately,
+            long_calls: LongCalls::default(),
             stop: serving.token(),
         };
 

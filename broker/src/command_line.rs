@@ -9,11 +9,12 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use comity_runtime::ca::MAX_VALIDITY;
 use comity_runtime::help::{self, TokenPlace};
-use comity_runtime::join_token::{is_token, redact_tokens};
 use comity_runtime::private_files::NotPrivate;
+use comity_runtime::redact_secrets;
 use comity_runtime::shutdown::Shutdown;
 use comity_runtime::spiffe::{SpiffeError, UserName};
 use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError};
+use comity_types::printable;
 
 use crate::app::{Broker, StartError};
 use crate::config::{Config, ConfigError, Settings};
@@ -220,10 +221,12 @@ pub async fn main() -> ExitCode {
         Ok(command) => command,
         Err(error) => {
             // Help and version go to standard output and are no failure.
-            if std::env::args().any(|argument| is_token(&argument)) {
-                eprint!("{}", redact_tokens(&error.render().to_string()));
-            } else {
+            let text = error.render().to_string();
+            let redacted = redact_secrets(&text);
+            if redacted == text {
                 let _ = error.print();
+            } else {
+                eprint!("{}", printable(&redacted));
             }
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
@@ -231,7 +234,7 @@ pub async fn main() -> ExitCode {
     match carry_out(command.action).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("comity-broker: {}", redact_tokens(&failure.to_string()));
+            eprintln!("comity-broker: {}", printable(&redact_secrets(&failure.to_string())));
             failure.exit_code()
         }
     }

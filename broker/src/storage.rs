@@ -17,6 +17,8 @@
 mod apply_observer;
 mod disk_fault;
 mod disk_watch;
+#[cfg(test)]
+mod fuzz_snapshot;
 
 mod log_store;
 mod lost;

@@ -6,6 +6,8 @@
 pub(crate) mod calling_broker;
 mod forward;
 pub(crate) mod frame;
+#[cfg(test)]
+mod fuzz_frames;
 pub(crate) mod headers;
 mod network;
 mod peers;

@@ -16,6 +16,8 @@ mod default_deny;
 mod fake_agent;
 #[path = "broker/federation.rs"]
 mod federation;
+#[path = "broker/floods.rs"]
+mod floods;
 #[path = "broker/joins.rs"]
 mod joins;
 #[path = "broker/lease_story.rs"]
@@ -26,3 +28,7 @@ mod lists_and_watches;
 mod open_port;
 #[path = "broker/reclaim_story.rs"]
 mod reclaim_story;
+#[path = "broker/revocations.rs"]
+mod revocations;
+#[path = "broker/role_matrix.rs"]
+mod role_matrix;

@@ -1,10 +1,12 @@
 //! Asks before a command takes something away.
 
-use std::io::{BufRead as _, IsTerminal as _, Write as _};
+use std::io::{BufRead as _, IsTerminal as _};
 
 use clap::Args;
+use comity_types::printable_line;
 
 use crate::failure::Failure;
+use crate::output::write_stderr;
 
 /// `--yes` of commands that ask.
 #[derive(Debug, Args)]
@@ -54,9 +56,8 @@ impl ConfirmArgs {
             return Ok(());
         }
         self.check_terminal()?;
-        eprint!("{question} Continue? [y/N] ");
         // The answer counts even if standard error is closed.
-        let _ = std::io::stderr().flush();
+        write_stderr(&format!("{} Continue? [y/N] ", printable_line(question)));
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
         if read.is_ok() && is_yes(&line) {

@@ -1,8 +1,9 @@
 //! Why a command failed, rendered for people and for scripts.
 
 use comity_proto::error_detail;
-use comity_runtime::join_token::redact_tokens;
+use comity_runtime::redact_secrets;
 use comity_runtime::tls::{ConnectError, DialError};
+use comity_types::printable_json;
 use serde::Serialize;
 use tonic::{Code, Status};
 
@@ -122,7 +123,7 @@ impl Failure {
         if !self.remedy.is_empty() {
             text.push_str(&format!("remedy: {}\n", shown(&self.remedy)));
         }
-        redact_tokens(&text)
+        redact_secrets(&text)
     }
 
     /// For scripts: one JSON object.
@@ -139,7 +140,7 @@ impl Failure {
             },
         };
         let json = serde_json::to_string(&object).expect("strings and numbers always serialise");
-        redact_tokens(&json)
+        printable_json(&redact_secrets(&json)).into_owned()
     }
 }
 

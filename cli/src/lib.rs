@@ -9,7 +9,10 @@
 //! ```
 //!
 //! This crate never decides about policy or placement (brokers do; `policy check` calls the crate that they use), never
-//! prints a secret unasked, and leaves nothing behind.
+//! prints a secret unasked, and leaves nothing behind. It prints through [`output`], which shows only printable text,
+//! whoever sent it.
+
+#![warn(clippy::print_stdout, clippy::print_stderr, reason = "everything printed goes through `output`")]
 
 pub mod args;
 pub mod clock;
@@ -21,6 +24,7 @@ pub mod exit;
 pub mod failure;
 pub mod global_args;
 pub mod help;
+mod listings;
 pub mod live;
 pub mod output;
 pub mod session;
@@ -82,6 +86,7 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Context(command) => command.run(session),
         Command::User(command) => command.run(session).await,
         Command::Cluster(command) => command.run(session).await,
+        Command::Institution(command) => command.run(session).await,
         Command::Invitation(command) => command.run(session).await,
         Command::Offers(command) => command.run(session).await,
         Command::Request(command) => command.run(session).await,
@@ -114,8 +119,8 @@ fn telemetry(args: &Args) -> TelemetryConfig {
 
 fn report(args: &Args, failure: &Failure) -> ExitCode {
     match args.global.output {
-        output::Format::Table => eprint!("{}", output::labelled(&failure.text(), output::Page::stderr())),
-        output::Format::Json | output::Format::Yaml => eprintln!("{}", failure.json()),
+        output::Format::Table => output::write_stderr(&output::labelled(&failure.text(), output::Page::stderr())),
+        output::Format::Json | output::Format::Yaml => output::write_stderr(&(failure.json() + "\n")),
     }
     failure.exit.into()
 }

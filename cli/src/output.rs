@@ -11,6 +11,7 @@ pub(crate) mod tone;
 use std::io::{self, Write as _};
 
 use clap::ValueEnum;
+use comity_types::{is_printable_text, printable, printable_json};
 use serde::Serialize;
 
 pub use column::{Column, ColumnKind};
@@ -49,9 +50,9 @@ impl Format {
             Self::Table => Ok(answer.table(now_ms).render(page)),
             Self::Json => {
                 let json = serde_json::to_string_pretty(answer).map_err(|error| failed(&error))?;
-                Ok(json + "\n")
+                Ok(printable_json(&json).into_owned() + "\n")
             }
-            Self::Yaml => serde_saphyr::to_string(answer).map_err(|error| failed(&error)),
+            Self::Yaml => yaml(answer),
         }
     }
 
@@ -72,10 +73,22 @@ impl Format {
     /// [`Failure`] if it cannot be serialised.
     pub(crate) fn one_of_many(self, value: &impl Serialize) -> Result<String, Failure> {
         match self {
-            Self::Yaml => serde_saphyr::to_string(value).map(|yaml| format!("---\n{yaml}")).map_err(|e| failed(&e)),
-            Self::Json | Self::Table => serde_json::to_string(value).map(|json| json + "\n").map_err(|e| failed(&e)),
+            Self::Yaml => yaml(value).map(|yaml| format!("---\n{yaml}")),
+            Self::Json | Self::Table => json_line(value),
         }
     }
+}
+
+/// YAML that shows every character. JSON is YAML, so it stands in where the text has characters that only JSON escapes.
+pub(crate) fn yaml(value: &impl Serialize) -> Result<String, Failure> {
+    let yaml = serde_saphyr::to_string(value).map_err(|error| failed(&error))?;
+    if is_printable_text(&yaml) { Ok(yaml) } else { json_line(value) }
+}
+
+/// One line of JSON that shows every character.
+pub(crate) fn json_line(value: &impl Serialize) -> Result<String, Failure> {
+    let json = serde_json::to_string(value).map_err(|error| failed(&error))?;
+    Ok(printable_json(&json).into_owned() + "\n")
 }
 
 fn failed(error: &dyn std::fmt::Display) -> Failure {
@@ -94,6 +107,17 @@ pub fn write_stdout(text: &str) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// Writes a rendered text to standard error. A closed standard error is no reason to stop.
+pub(crate) fn write_stderr(text: &str) {
+    let mut err = io::stderr().lock();
+    let _ = err.write_all(text.as_bytes()).and_then(|()| err.flush());
+}
+
+/// Writes a note for people to standard error, on a line of its own.
+pub(crate) fn note(text: &str) {
+    write_stderr(&format!("{}\n", printable(text)));
 }
 
 /// A table with a line of heads; the text `none` if there are no rows. A plain head is a column of short texts that is
@@ -137,6 +161,50 @@ mod tests {
         let event = |format: Format| format.render_event(&thing, 0, Page::PLAIN).expect("serialises");
         assert_eq!(event(Format::Json), "{\"id\":\"lease-1\"}\n");
         assert_eq!(event(Format::Yaml), "---\nid: lease-1\n");
+    }
+
+    /// What an agent or a broker may send to take over the terminal of who lists leases.
+    const ESCAPES: &str = "down\u{1b}]0;owned\u{7}\u{1b}[2J\u{9b}1m\u{8}\r\u{202e}state\u{7f}";
+
+    fn shows_only_characters(text: &str) -> bool {
+        is_printable_text(text) && text.contains("owned")
+    }
+
+    #[test]
+    fn ansi_escapes_in_failure_message() {
+        let thing = Thing { id: ESCAPES.to_owned() };
+        for format in [Format::Table, Format::Json, Format::Yaml] {
+            for text in [format.render(&thing, 0, Page::PLAIN), format.render_event(&thing, 0, Page::of_width(40))] {
+                let text = text.expect("serialises");
+                assert!(shows_only_characters(&text), "{text:?}");
+            }
+        }
+        for format in [Format::Json, Format::Yaml] {
+            let text = format.render(&thing, 0, Page::PLAIN).expect("serialises");
+            let value: serde_json::Value = serde_saphyr::from_str(&text).expect("YAML");
+            assert_eq!(value["id"], ESCAPES, "scripts get what was sent");
+        }
+        let rows = || vec![vec![ESCAPES.to_owned(), "two\nlines".to_owned()]];
+        let table = columns(&["one", "two"], rows(), "");
+        assert!(shows_only_characters(&table.to_string()) && table.to_string().lines().count() == 2, "{table}");
+        let continued = Sheet::continued(vec!["one".into(), "two".into()], rows(), &mut Vec::new());
+        for sheet in [continued, Sheet::from(ESCAPES), Sheet::default().paragraph(ESCAPES).heading(ESCAPES)] {
+            for page in [Page::PLAIN, Page::of_width(30)] {
+                assert!(shows_only_characters(&sheet.render(page)), "{sheet}");
+            }
+        }
+        let failure = Failure::refused("not-found", ESCAPES).field("lease", ESCAPES).remedy(ESCAPES);
+        let text = labelled(&failure.text(), Page::PLAIN);
+        assert!(shows_only_characters(&text), "{text:?}");
+        assert!(shows_only_characters(&failure.json()), "{}", failure.json());
+    }
+
+    #[test]
+    fn a_value_cannot_add_a_field_of_its_own() {
+        let sheet = fields(&[("Message", "failed\nState: active".to_owned())]);
+        for page in [Page::PLAIN, Page::of_width(40)] {
+            assert_eq!(sheet.render(page), "Message:  failed\n          State: active\n");
+        }
     }
 
     #[test]

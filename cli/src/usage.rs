@@ -3,23 +3,24 @@
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use comity_runtime::join_token::redact_tokens;
+use comity_runtime::redact_secrets;
+use comity_types::printable;
 
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, write_stderr};
 
 /// Prints the error, the help or the version; returns the exit code.
 pub(crate) fn report(error: &clap::Error, args: impl Iterator<Item = OsString>) -> std::process::ExitCode {
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let format = if is_answer { Format::Table } else { requested_format(args) };
     let text = error.to_string();
-    match (format, redact_tokens(&text)) {
+    match (format, redact_secrets(&text)) {
         (Format::Table, redacted) if redacted == text => {
             // With colours. If the output cannot be written, there is nobody to tell.
             let _ = error.print();
         }
-        (Format::Table, redacted) => eprint!("{redacted}"),
-        (Format::Json | Format::Yaml, _) => eprintln!("{}", usage_failure(error).json()),
+        (Format::Table, redacted) => write_stderr(&printable(&redacted)),
+        (Format::Json | Format::Yaml, _) => write_stderr(&(usage_failure(error).json() + "\n")),
     }
     if is_answer { crate::Exit::Ok.into() } else { crate::Exit::Usage.into() }
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::{is_printable, is_printable_text, is_steering};
 use sha2::{Digest, Sha256};
 
 use crate::bundle::Bundle;
 use crate::documents::{AgreementSides, QuotaSubject};
 use crate::limits::{MAX_BUNDLE_BYTES, MAX_DOCUMENTS, MAX_FILE_BYTES, MAX_FILES};
-use crate::problem::{Problem, ProblemCode, Problems, render_problems, shorten};
+use crate::problem::{Place, Problem, ProblemCode, Problems, render_problems, shorten};
 use crate::roles::Roles;
 use crate::source::{BundleSource, SourceFile};
 use crate::yaml::{ParsedDocument, parse_documents};
@@ -63,7 +64,7 @@ fn compile(mut source: BundleSource) -> Result<Bundle, Vec<Problem>> {
     source.files.sort();
     let (draft, problems) = {
         let mut problems = Problems::new(&source.files);
-        check_sizes(&source, &mut problems);
+        check_files(&source, &mut problems);
         if !problems.is_empty() {
             return Err(problems.into_sorted());
         }
@@ -92,7 +93,7 @@ fn compile(mut source: BundleSource) -> Result<Bundle, Vec<Problem>> {
     assemble(source, draft)
 }
 
-fn check_sizes(source: &BundleSource, problems: &mut Problems<'_>) {
+fn check_files(source: &BundleSource, problems: &mut Problems<'_>) {
     let files = &source.files;
     if files.len() > MAX_FILES {
         let message = format!("the bundle has {} files; at most {MAX_FILES} are allowed", files.len());
@@ -121,15 +122,32 @@ fn check_sizes(source: &BundleSource, problems: &mut Problems<'_>) {
             let message = format!("the file has {} bytes; at most {MAX_FILE_BYTES} are allowed", file.text.len());
             problems.whole(&shorten(&file.path), ProblemCode::TooLarge, message, "split it");
         }
-        if file.path.is_empty() || file.path.len() > MAX_PATH_BYTES || file.path.chars().any(char::is_control) {
+        if file.path.is_empty() || file.path.len() > MAX_PATH_BYTES || !is_printable(&file.path) {
             let message =
                 format!("a file's path is empty, longer than {MAX_PATH_BYTES} bytes or has control characters");
             problems.whole(&shorten(&file.path), ProblemCode::InvalidName, message, "");
+        }
+        if let Some((line, column)) = first_control(&file.text) {
+            let place = Place { file: index, line, column, width: 1 };
+            let message = "the text has a control character, which would act on the terminal of who reads it";
+            problems.at(place, ProblemCode::NotText, message, "delete the character");
         }
         if index > 0 && files[index - 1].path == file.path {
             problems.whole(&file.path, ProblemCode::DuplicateName, "two files have this path", "");
         }
     }
+}
+
+/// Line and column, from 1, of the first character that is neither shown nor the end of a line.
+fn first_control(text: &str) -> Option<(u32, u32)> {
+    if is_printable_text(text) {
+        return None;
+    }
+    let narrow = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    text.lines().enumerate().find_map(|(line, shown)| {
+        let column = shown.chars().position(|c| c != '\t' && is_steering(c))?;
+        Some((narrow(line + 1), narrow(column + 1)))
+    })
 }
 
 /// Builds the bundle and its indexes from a valid draft.

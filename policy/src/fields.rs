@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use comity_types::is_printable_text;
+
 use crate::amounts::{self, AmountError};
 use crate::identifiers;
 use crate::kind::Kind;
@@ -147,7 +149,7 @@ impl<'c, 's> FieldReader<'c, 's> {
     /// Free text: trimmed, of bounded length, without control characters.
     pub(crate) fn text(&mut self, path: &str, node: &Node) -> Option<String> {
         let text = self.scalar(path, node)?.trim();
-        if text.chars().count() > MAX_TEXT_CHARS || text.chars().any(|c| c.is_control() && c != '\n') {
+        if text.chars().count() > MAX_TEXT_CHARS || !is_printable_text(text) {
             let message = format!(
                 "`{path}` of {} is longer than {MAX_TEXT_CHARS} characters or has control characters",
                 self.label

@@ -5,6 +5,8 @@
 mod bundle;
 #[path = "policy/edits.rs"]
 mod edits;
+#[path = "policy/fuzz.rs"]
+mod fuzz;
 #[path = "policy/properties.rs"]
 mod properties;
 #[path = "policy/reclaims.rs"]

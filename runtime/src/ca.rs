@@ -243,7 +243,9 @@ impl CertificateAuthority {
         identity.intermediates_and_roots().starts_with(&self.chain) && identity.roots().hashes().eq(self.roots.hashes())
     }
 
-    /// Issues a certificate for the public key of a CSR and for `id`. Ignores the names in the CSR.
+    /// Issues a certificate for the public key of a CSR and for `id`. Ignores the names in the CSR. The certificate
+    /// carries `generation`, the number of revocations before it, in its serial number: a later revocation of `id`
+    /// voids it.
     ///
     /// # Errors
     /// [`CaError`] if the CSR does not prove possession of its key, or another argument is out of bounds.
@@ -254,13 +256,15 @@ impl CertificateAuthority {
         hosts: &[HostName],
         validity: Duration,
         now: SystemTime,
+        generation: u64,
     ) -> Result<IssuedCertificate, CaError> {
         let key = csr.verified_key()?;
-        let (params, issued) = self.leaf_params(id, hosts, validity, now)?;
+        let (params, issued) = self.leaf_params(id, hosts, validity, now, generation)?;
         self.sign(&params, &key, issued)
     }
 
-    /// Creates a key and issues its certificate: for the broker itself, and for users that it invites.
+    /// Creates a key and issues its certificate in generation 0: for brokers, whose certificates no revocation voids,
+    /// and for users who were never revoked.
     ///
     /// # Errors
     /// Like [`issue`](Self::issue).
@@ -272,7 +276,7 @@ impl CertificateAuthority {
         now: SystemTime,
     ) -> Result<IdentityPem, CaError> {
         let request = KeyAndCsr::generate()?;
-        let issued = self.issue(&request.csr, id, hosts, validity, now)?;
+        let issued = self.issue(&request.csr, id, hosts, validity, now, 0)?;
         Ok(IdentityPem { key: request.key_pem, chain: issued.chain_pem, ca: self.root_pem.clone() })
     }
 
@@ -282,6 +286,7 @@ impl CertificateAuthority {
         hosts: &[HostName],
         validity: Duration,
         now: SystemTime,
+        generation: u64,
     ) -> Result<(CertificateParams, IssuedCertificate), CaError> {
         if id.trust_domain() != self.trust_domain() {
             let trust_domain = self.trust_domain().clone();
@@ -294,7 +299,7 @@ impl CertificateAuthority {
             return Err(CaError::IntermediateEnded { not_after: self.not_after });
         }
         let (not_before, not_after) = (now - BACKDATE, (now + validity).min(self.not_after));
-        let serial = template::random_serial();
+        let serial = template::serial_of(generation);
         let issued = IssuedCertificate {
             chain_pem: String::new(),
             serial: hex::encode(serial.to_bytes()),
@@ -349,7 +354,7 @@ fn signing_root(
     let mut params = CertificateParams::default();
     params.subject_alt_names =
         vec![template::uri_name(&SpiffeId::broker(roots.trust_domain().clone(), 1).to_string())?];
-    params.serial_number = Some(template::random_serial());
+    params.serial_number = Some(template::serial_of(generation));
     template::set_validity(&mut params, at, at + Duration::from_secs(60));
     let signed = params.signed_by(issuer.key(), issuer).map_err(CaError::encoding)?;
     let at = UnixTime::since_unix_epoch(at.duration_since(UNIX_EPOCH).unwrap_or_default());

@@ -23,7 +23,7 @@ mod dir;
 mod roots;
 mod trusted_roots;
 
-pub(crate) use certificate::{AuthorityFacts, BACKDATE, CertificateFacts};
+pub(crate) use certificate::{AuthorityFacts, BACKDATE, CertificateFacts, serial_prefix};
 pub use dir::IdentityDir;
 pub use roots::{RootHash, Roots};
 pub use trusted_roots::TrustedRoots;
@@ -172,6 +172,11 @@ impl TlsIdentity {
     /// End of the certificate's validity.
     pub fn not_after(&self) -> SystemTime {
         self.0.facts.not_after
+    }
+
+    /// Generation in which the certificate was issued; see [`CertificateAuthority::issue`](crate::ca::CertificateAuthority::issue).
+    pub fn generation(&self) -> u64 {
+        self.0.facts.generation
     }
 
     /// When to renew the certificate: after two thirds of its lifetime, which leaves a third for outages of the broker

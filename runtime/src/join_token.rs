@@ -27,9 +27,10 @@ mod token_argument;
 
 pub use misplaced_token::{MisplacedToken, misplaced_token};
 pub use pending_key::{PendingKey, PendingKeyError};
-pub use token_argument::{TokenArgumentError, is_token, redact_tokens};
+pub use token_argument::{TokenArgumentError, is_token};
 
-const PREFIX: &str = "comity-join-v1.";
+/// The first characters of every token.
+pub(crate) const PREFIX: &str = "comity-join-v1.";
 /// Bytes of a token, at most.
 pub const TOKEN_MAX_BYTES: usize = 8 * 1024;
 /// Bytes of a token's secret.

@@ -2,7 +2,7 @@
 //!
 //! Logs always carry trace ids. Spans are exported, by OTLP over gRPC, only if an endpoint is configured.
 
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider;
@@ -15,9 +15,11 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
+mod log_line;
 mod propagation;
 mod rate_limit;
 
+use log_line::LogLine;
 pub(crate) use propagation::inject_trace;
 pub use propagation::{
     TraceInjector, TraceLayer, TraceService, TracedChannel, continue_trace, current_trace_id, current_traceparent,
@@ -124,18 +126,31 @@ impl Drop for TelemetryGuard {
 pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
     let filter = parse_filter(&config.filter)?;
     let provider = tracer_provider(config)?;
-    let stderr =
-        tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal());
-    let lines = match config.log_format {
-        LogFormat::Text => stderr.boxed(),
-        LogFormat::Json => stderr.json().flatten_event(true).boxed(),
-    };
+    let coloured = std::io::stderr().is_terminal();
+    let lines = log_lines(config.log_format, coloured, std::io::stderr);
     tracing_subscriber::registry()
         .with(trace_layer(&provider))
         .with(lines.with_filter(rate_limit::RateLimitFilter::new(filter)))
         .try_init()
         .map_err(|_| TelemetryError::AlreadyStarted)?;
     Ok(TelemetryGuard { provider })
+}
+
+/// Writes each event as one line of `format`.
+fn log_lines<S, W>(
+    format: LogFormat,
+    coloured: bool,
+    writer: impl Fn() -> W + Send + Sync + 'static,
+) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: tracing::Subscriber + for<'a> tracing_subscriber::registry::LookupSpan<'a>,
+    W: io::Write + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer().with_ansi(coloured);
+    match format {
+        LogFormat::Text => lines.with_writer(move || LogLine::text(writer(), coloured)).boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).with_writer(move || LogLine::json(writer())).boxed(),
+    }
 }
 
 /// Log target of calls to brokers, at level debug: the broker reached, and each call's duration and result.

@@ -1,6 +1,7 @@
 //! Output of checks: text for people, JSON for scripts.
 
 use clap::ValueEnum;
+use comity_types::{printable, printable_json};
 use serde::Serialize;
 
 /// Output format.
@@ -17,10 +18,10 @@ impl OutputFormat {
     /// Prints a whole answer.
     pub(super) fn print(self, text: &str, answer: &impl Serialize) {
         match self {
-            Self::Text => print!("{text}"),
+            Self::Text => print!("{}", printable(text)),
             Self::Json => {
                 let json = serde_json::to_string_pretty(answer).expect("strings and lists always serialise");
-                println!("{json}");
+                println!("{}", printable_json(&json));
             }
         }
     }

@@ -10,7 +10,7 @@ use comity_runtime::ca::CaError;
 use comity_runtime::identity::IdentityError;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{
-    Backoff, ClientTls, Clock, Entropy, IdentityDir, IdentityPem, IdentitySource, KeyAndCsr, KnownBrokers, TlsIdentity,
+    Backoff, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySource, KeyAndCsr, KnownBrokers, TlsIdentity,
     tls,
 };
 use prometheus::IntGauge;
@@ -38,6 +38,8 @@ pub struct Renewal {
     pub directory: IdentityDir,
     /// Where new connections take it from.
     pub source: IdentitySource,
+    /// This agent's identity key, which signs each request.
+    pub key: IdentityKey,
     /// The issuer.
     pub brokers: KnownBrokers,
     /// TLS for connections to them.
@@ -88,7 +90,9 @@ impl Renewal {
         let fresh = KeyAndCsr::generate()?;
         let channel = tls::connect(&self.brokers, &self.tls);
         let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
-        let request = v1::RenewCertificateRequest { csr_der: fresh.csr.as_bytes().to_vec() };
+        let csr = fresh.csr.as_bytes();
+        let identity_proof = self.key.sign_renewal(self.source.current().id(), csr).as_bytes().to_vec();
+        let request = v1::RenewCertificateRequest { csr_der: csr.to_vec(), identity_proof };
         let answer = tokio::time::timeout(CALL_LIMIT, client.renew_certificate(request))
             .await
             .map_err(|_| RenewError::Call(format!("no answer within {}s", CALL_LIMIT.as_secs())))?

@@ -5,6 +5,8 @@
 
 mod amounts;
 mod file_nodes;
+#[cfg(test)]
+mod fuzz_inventory;
 mod inventory_format;
 mod mistakes;
 mod node_wiring;

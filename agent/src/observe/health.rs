@@ -3,6 +3,7 @@
 pub(crate) mod node_xid;
 
 use comity_proto::v1::{Device, DeviceFault, FaultClass};
+use comity_types::is_printable;
 use serde::Deserialize;
 
 /// Annotation of a node: a list in YAML or JSON, as in `[{"device": 3, "xid": 79}]`.
@@ -50,7 +51,7 @@ enum WrittenClass {
 impl WrittenFault {
     /// Converts to the offer's form; an error is one sentence.
     pub(super) fn to_proto(&self) -> Result<DeviceFault, String> {
-        if self.message.len() > MAX_FAULT_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
+        if self.message.len() > MAX_FAULT_MESSAGE_BYTES || !is_printable(&self.message) {
             return Err(format!(
                 "message {:?} is no short line; write at most {MAX_FAULT_MESSAGE_BYTES} bytes without control characters",
                 self.message

@@ -4,9 +4,12 @@
 pub mod agent;
 pub mod answer;
 pub mod cluster;
+pub mod csr;
 mod data;
 pub mod delivery;
 mod fault;
+#[cfg(test)]
+mod fuzz_calls;
 pub mod lease;
 pub mod offer;
 pub mod peering;

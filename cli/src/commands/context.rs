@@ -12,7 +12,7 @@ use crate::confirm::ConfirmArgs;
 use crate::context_names::context_names;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Answer, Column, Sheet, columns, fields};
+use crate::output::{Answer, Column, Sheet, columns, fields, note};
 use crate::session::Session;
 use crate::units::age;
 
@@ -168,7 +168,7 @@ pub(super) fn warn_of_variables() {
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let set: Vec<&str> = ["COMITY_BROKER", "COMITY_IDENTITY", "COMITY_CONTEXT"].into_iter().filter(is_set).collect();
     if !set.is_empty() {
-        eprintln!("note: {} in the environment wins against the current context; unset it", set.join(", "));
+        note(&format!("note: {} in the environment wins against the current context; unset it", set.join(", ")));
     }
 }
 

@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::context::{ContextView, check_replaceable, context_failure, unix_ms, warn_of_variables};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Answer, Sheet, fields};
+use crate::output::{Answer, Sheet, fields, note};
 use crate::session::{Session, call};
 use crate::units::age;
 
@@ -83,8 +83,8 @@ impl LoginArgs {
         let context = save(contexts, name, &brokers, &identity, self.agent.as_deref())
             .map_err(|failure| not_saved(failure, &token.id, &pending))?;
         pending.forget();
-        eprintln!("logged in as {}; context {name:?} is current", token.id);
-        eprintln!("next: 'comity offers' lists the GPUs that clusters lend; 'comity context list' your contexts");
+        note(&format!("logged in as {}; context {name:?} is current", token.id));
+        note("next: 'comity offers' lists the GPUs that clusters lend; 'comity context list' your contexts");
         warn_of_variables();
         session.print(&ContextView::read(contexts, &context.name))
     }

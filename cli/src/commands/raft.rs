@@ -13,6 +13,7 @@ mod invite_broker;
 pub use invite_broker::BrokerInviteArgs;
 
 use crate::failure::Failure;
+use crate::output::note;
 use crate::session::Session;
 use crate::views::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 
@@ -221,9 +222,9 @@ impl ReplaceArgs {
                 )));
         }
         change_members(session, add_learner(self.by, &self.addresses)).await?;
-        eprintln!("broker {} has the log", self.by);
+        note(&format!("broker {} has the log", self.by));
         change_members(session, Change::Promote(v1::Promote { id: self.by })).await?;
-        eprintln!("broker {} votes", self.by);
+        note(&format!("broker {} votes", self.by));
         remove(session, self.id).await
     }
 }
@@ -233,8 +234,8 @@ async fn remove(session: &Session, id: u64) -> Result<Vec<v1::RaftMember>, Failu
     let members = change_members(session, Change::Remove(v1::Remove { id })).await?;
     let voters = members.iter().filter(|member| member.voter && member.id != id).count();
     match voters.saturating_sub(1) / 2 {
-        0 => eprintln!("{voters} vote now: the group stops when one of them fails; add brokers until three vote"),
-        failures => eprintln!("{voters} vote now: the group survives the failure of {failures}"),
+        0 => note(&format!("{voters} vote now: the group stops when one of them fails; add brokers until three vote")),
+        failures => note(&format!("{voters} vote now: the group survives the failure of {failures}")),
     }
     Ok(members)
 }

@@ -27,7 +27,7 @@ pub use submit::SubmitArgs;
 
 use self::ctrl_c::{CtrlC, stopped_waiting};
 use super::completions::known_ids;
-use super::listings;
+use crate::listings;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call};

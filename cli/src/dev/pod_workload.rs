@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use comity_agent_model::local_policy::PLACEHOLDER_IMAGE;
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -32,7 +33,7 @@ fn restricted_pod(name: &str, gpus: u32) -> Result<Pod, Failure> {
             "securityContext": {"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {"type": "RuntimeDefault"}},
             "containers": [{
                 "name": "train",
-                "image": "registry.k8s.io/pause:3.10",
+                "image": PLACEHOLDER_IMAGE,
                 "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
                 "resources": {
                     "requests": {"cpu": "1", "memory": "1Gi"},

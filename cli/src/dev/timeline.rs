@@ -1,12 +1,12 @@
 //! Records the steps of the demonstration and their times.
 
-use std::io::Write as _;
 use std::time::Instant;
 
+use comity_types::printable;
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, json_line, write_stdout, yaml};
 
 /// The steps of the demonstration, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -97,7 +97,7 @@ impl Timeline {
     pub(super) fn print(&self, line: &str) {
         if self.format == Format::Table {
             // Ignore a closed pipe: the demonstration continues.
-            let _ = writeln!(std::io::stdout().lock(), "{line}");
+            let _ = write_stdout(&format!("{}\n", printable(line)));
         }
     }
 
@@ -110,12 +110,9 @@ impl Timeline {
     pub(super) fn outcome(&self, failure: Option<&Failure>) -> Result<String, Failure> {
         let error = failure.map(|failure| failure.reason.clone());
         let outcome = Outcome { ok: failure.is_none(), total_ms: self.elapsed_ms(), steps: &self.steps, error };
-        let failed = |error: &dyn std::fmt::Display| Failure::refused("internal", error.to_string());
         match self.format {
-            Format::Yaml => serde_saphyr::to_string(&outcome).map_err(|error| failed(&error)),
-            Format::Json | Format::Table => {
-                serde_json::to_string(&outcome).map(|json| json + "\n").map_err(|error| failed(&error))
-            }
+            Format::Yaml => yaml(&outcome),
+            Format::Json | Format::Table => json_line(&outcome),
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::io::{self, Write as _};
 use std::sync::Once;
 
+use comity_types::printable_line;
 use crossterm::event::{Event, EventStream, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::terminal::{
     BeginSynchronizedUpdate, Clear, ClearType, DisableLineWrap, EnableLineWrap, EndSynchronizedUpdate,
@@ -83,7 +84,7 @@ impl Screen {
             }
             queue!(out, Clear(ClearType::FromCursorDown))?;
             queue!(out, cursor::MoveTo(0, u16::try_from(rows - 1).unwrap_or(u16::MAX)))?;
-            write!(out, "{footer}")?;
+            write!(out, "{}", printable_line(footer))?;
             queue!(out, EndSynchronizedUpdate)?;
             out.flush()
         };

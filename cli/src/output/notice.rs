@@ -1,6 +1,7 @@
 //! Lines of the form `error: …` and `remedy: …` on standard error.
 
 use anstyle::{AnsiColor, Style};
+use comity_types::printable;
 
 use super::page::Page;
 use super::text::wrap;
@@ -10,11 +11,11 @@ use super::tone::{HEAD, paint};
 const NOTICE_INDENT: &str = "  ";
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// Colours the label at the start of each line, and wraps the lines to the page.
+/// Colours the label at the start of each line, and wraps the lines to the page. Shows only printable text.
 #[must_use]
 pub fn labelled(text: &str, page: Page) -> String {
     let mut out = String::new();
-    for line in text.lines() {
+    for line in printable(text).lines() {
         let lines = page.width.map_or_else(|| vec![line.to_owned()], |width| wrap(line, width, NOTICE_INDENT));
         for (number, part) in lines.iter().enumerate() {
             let label = part.split_once(": ").filter(|(label, _)| number == 0 && is_label(label));

@@ -1,6 +1,10 @@
 //! Text for people: fields, tables and lines, laid out for a page when they are printed.
+//!
+//! A sheet holds only printable text: brokers, agents and other institutions wrote most of it.
 
 use std::fmt;
+
+use comity_types::{is_printable, printable, printable_line};
 
 use super::column::{Column, ColumnKind};
 use super::fit::{Fit, GAP, ShownColumn};
@@ -54,7 +58,7 @@ impl Sheet {
     /// Adds a line below that is wrapped.
     #[must_use]
     pub fn paragraph(mut self, text: impl Into<String>) -> Self {
-        self.blocks.push(Block::Paragraph(text.into()));
+        self.blocks.push(Block::Paragraph(printable(&text.into()).into_owned()));
         self
     }
 
@@ -67,7 +71,7 @@ impl Sheet {
     /// Adds a heading below.
     #[must_use]
     pub fn heading(mut self, text: impl Into<String>) -> Self {
-        self.blocks.push(Block::Heading(text.into()));
+        self.blocks.push(Block::Heading(printable_line(&text.into()).into_owned()));
         self
     }
 
@@ -87,20 +91,20 @@ impl Sheet {
     #[must_use]
     pub(super) fn of_fields(rows: &[(&str, String)]) -> Self {
         let shown = rows.iter().filter(|(_, value)| !value.is_empty());
-        let rows = shown.map(|(name, value)| (format!("{name}:"), value.clone())).collect();
+        let rows = shown.map(|(name, value)| (format!("{name}:"), printable(value).into_owned())).collect();
         Self { blocks: vec![Block::Fields(rows)] }
     }
 
     /// A table with a line of heads.
     #[must_use]
     pub(super) fn of_table(columns: Vec<Column>, rows: Vec<Vec<String>>) -> Self {
-        Self { blocks: vec![Block::Table(Grid { columns, rows, least: Vec::new() })] }
+        Self { blocks: vec![Block::Table(Grid::new(columns, rows, Vec::new()))] }
     }
 
     /// A table whose columns are at least as wide as `widths`, which grow to the widths that it has.
     #[must_use]
     pub(crate) fn continued(columns: Vec<Column>, rows: Vec<Vec<String>>, widths: &mut Vec<usize>) -> Self {
-        let mut grid = Grid { columns, rows, least: std::mem::take(widths) };
+        let mut grid = Grid::new(columns, rows, std::mem::take(widths));
         *widths = grid.widths();
         grid.least.clone_from(widths);
         Self { blocks: vec![Block::Table(grid)] }
@@ -109,7 +113,7 @@ impl Sheet {
 
 impl From<String> for Sheet {
     fn from(text: String) -> Self {
-        Self { blocks: vec![Block::Text(text)] }
+        Self { blocks: vec![Block::Text(printable(&text).into_owned())] }
     }
 }
 
@@ -148,7 +152,7 @@ fn field_lines(rows: &[(String, String)], page: Page) -> Vec<String> {
     for (name, value) in rows {
         let wrapped = match page.width {
             Some(limit) => wrap(value, limit.saturating_sub(indent).max(MIN_VALUE_WIDTH), ""),
-            None => vec![value.clone()],
+            None => value.lines().map(str::to_owned).collect(),
         };
         for (number, part) in wrapped.iter().enumerate() {
             let label = if number == 0 { name.as_str() } else { "" };
@@ -162,6 +166,15 @@ fn field_lines(rows: &[(String, String)], page: Page) -> Vec<String> {
 }
 
 impl Grid {
+    fn new(columns: Vec<Column>, mut rows: Vec<Vec<String>>, least: Vec<usize>) -> Self {
+        for cell in rows.iter_mut().flatten() {
+            if !is_printable(cell) {
+                *cell = printable_line(cell).into_owned();
+            }
+        }
+        Self { columns, rows, least }
+    }
+
     /// The longest text of each column, its head included.
     pub(super) fn widths(&self) -> Vec<usize> {
         let longest = |index: usize| {

@@ -90,27 +90,30 @@ fn flags_win_against_the_environment_and_both_against_contexts() {
 }
 
 #[test]
-fn a_token_in_the_wrong_place_is_not_shown() {
+fn a_secret_in_the_wrong_place_is_not_shown() {
     let home = tempfile::tempdir().unwrap();
     let secret = "eyJzZWNyZXQiOiJhYmNkZWZnaGlqa2xtbm9wcXJzdHV2d3h5eiJ9";
-    let token = format!("comity-join-v1.{secret}");
-    for args in [
-        &["login", &token][..],
-        &["login", &token, "more"],
-        &[&token],
-        &["--identity", &token, "--broker", "127.0.0.1:1", "lease", "list"],
-        &["--context", &token, "lease", "list"],
-        &["--broker", &token, "lease", "list"],
-        &["context", "use", &token],
-        &["policy", "apply", &token],
-        &["request", "submit", "-f", &token],
-        &["lease", "kubeconfig", &token, "--agent", "/nonexistent"],
-        &["lease", "kubeconfig", "lease-1", "--agent", &token],
-    ] {
-        for format in ["table", "json"] {
-            let output = comity_of(home.path()).args(args).args(["-o", format]).output().unwrap();
-            let shown = format!("{}{}", stdout(&output), stderr(&output));
-            assert!(!output.status.success() && !shown.contains(secret), "{args:?}: {shown}");
+    let kubeconfig = "apiVersion: v1\nkind: Config\nusers:\n- name: a\n  user:\n    token: s3cret\n";
+    let key = "iVBq9Yg3Zk0pWm7xT5uR2sE8nL4cJ6hD1fGbAoQvXyM=";
+    for (given, secret) in [(format!("comity-join-v1.{secret}").as_str(), secret), (kubeconfig, "s3cret"), (key, key)] {
+        for args in [
+            &["login", given][..],
+            &["login", given, "more"],
+            &[given],
+            &["--identity", given, "--broker", "127.0.0.1:1", "lease", "list"],
+            &["--context", given, "lease", "list"],
+            &["--broker", given, "lease", "list"],
+            &["context", "use", given],
+            &["policy", "apply", given],
+            &["request", "submit", "-f", given],
+            &["lease", "kubeconfig", given, "--agent", "/nonexistent"],
+            &["lease", "kubeconfig", "lease-1", "--agent", given],
+        ] {
+            for format in ["table", "json"] {
+                let output = comity_of(home.path()).args(args).args(["-o", format]).output().unwrap();
+                let shown = format!("{}{}", stdout(&output), stderr(&output));
+                assert!(!output.status.success() && !shown.contains(secret), "{args:?}: {shown}");
+            }
         }
     }
 }

@@ -15,12 +15,12 @@ const CORE: &[&str] = &["collections", "model", "state", "feasibility", "apply",
 const BROKER: &[&str] = &["replication", "storage", "eligibility", "transport", "group", "api"];
 
 /// The crates that each crate may depend on, besides those of others. Tests may use more.
-const CRATES: [(&str, &[&str]); 20] = [
+const CRATES: [(&str, &[&str]); 21] = [
     ("proto/types", &[]),
     ("proto", &["types"]),
     ("policy", &["types"]),
     ("broker/core", &["types", "policy"]),
-    ("runtime", &[]),
+    ("runtime", &["types"]),
     ("broker", &["types", "policy", "core", "proto", "runtime"]),
     ("agent/model", &["types", "proto", "runtime"]),
     ("agent/fabric", &["agent-model"]),
@@ -52,10 +52,23 @@ const CRATES: [(&str, &[&str]); 20] = [
     ("cli", &["types", "proto", "policy", "runtime", "agent-model", "agent", "broker", "testkit"]),
     ("integration-tests/architecture", &[]),
     ("integration-tests/docs", &[]),
+    ("integration-tests/fuzz", &[]),
     ("integration-tests/simulation", &["types", "policy", "core"]),
     (
         "integration-tests",
-        &["types", "proto", "runtime", "agent-liqo", "agent-state", "agent", "simulation", "testkit"],
+        &[
+            "types",
+            "proto",
+            "runtime",
+            "agent-model",
+            "agent-fabric",
+            "agent-liqo",
+            "agent-delivery",
+            "agent-state",
+            "agent",
+            "simulation",
+            "testkit",
+        ],
     ),
 ];
 

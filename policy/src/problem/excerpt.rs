@@ -1,5 +1,7 @@
 //! Source text cut to a width that fits a message.
 
+use comity_types::is_steering;
+
 use super::place::to_u32;
 
 /// Characters of a source line that a snippet shows.
@@ -30,7 +32,7 @@ pub(super) fn snippet(text: &str, line: u32, column: u32) -> Snippet {
         .skip(skipped)
         .take(SNIPPET_CHARS)
         // A tab or another control character would move the caret, or the terminal.
-        .map(|c| if c.is_control() { ' ' } else { c })
+        .map(|c| if is_steering(c) { ' ' } else { c })
         .collect();
     let length = visible.chars().count();
     let caret = column.saturating_sub(skipped).min(length);
@@ -44,7 +46,7 @@ pub(super) fn snippet(text: &str, line: u32, column: u32) -> Snippet {
 
 /// Shortens a value for a message: one line of at most 80 characters.
 pub(crate) fn shorten(value: &str) -> String {
-    let mut short: String = value.chars().take(VALUE_CHARS).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let mut short: String = value.chars().take(VALUE_CHARS).map(|c| if is_steering(c) { ' ' } else { c }).collect();
     if value.chars().count() > VALUE_CHARS {
         short.push('…');
     }

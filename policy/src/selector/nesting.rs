@@ -1,17 +1,22 @@
 //! Bounds the nesting of a selector before CEL's recursive parser sees it.
 
+use comity_types::is_steering;
+
 use super::SelectorError;
 use crate::limits::MAX_SELECTOR_DEPTH;
 use crate::problem::ProblemCode;
 
 /// Refuses deeply nested selectors. Also refuses escapes, triple quotes and comments, so that the end of quoted text is
-/// certain.
+/// certain, and characters that would steer the terminal of who reads it.
 pub(super) fn check_nesting(source: &str) -> Result<(), Vec<SelectorError>> {
     let (mut open, mut conditionals, mut chained, mut arithmetic) = (0_usize, 0_usize, 0_usize, 0_usize);
     let mut quote = None;
     let chars: Vec<char> = source.chars().collect();
     for (at, &c) in chars.iter().enumerate() {
         let next = chars.get(at + 1).copied();
+        if is_steering(c) && !matches!(c, '\n' | '\t' | '\r') {
+            return syntax_error(at, "control characters are not allowed in selectors", "delete the character");
+        }
         if c == '\\' || (c == '/' && next == Some('/') && quote.is_none()) {
             return syntax_error(at, "escapes and comments are not allowed in selectors", "use YAML comments");
         }

@@ -1,5 +1,7 @@
 //! The error for a malformed id.
 
+use crate::printable::printable_line;
+
 /// Characters of a refused value that an error repeats.
 const MAX_SHOWN: usize = 80;
 
@@ -23,11 +25,27 @@ impl InvalidId {
     }
 }
 
-/// At most 80 characters of `text`; an ellipsis stands for the rest.
+/// At most 80 characters of `text` as one printable line; an ellipsis stands for the rest.
 #[must_use]
 pub fn shorten(text: &str) -> String {
-    match text.char_indices().nth(MAX_SHOWN) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
+    let line: String = text.chars().take(MAX_SHOWN + 1).collect();
+    let line = printable_line(&line);
+    match line.char_indices().nth(MAX_SHOWN) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_value_is_one_short_printable_line() {
+        assert_eq!(shorten("two\nlines"), "two lines");
+        assert_eq!(shorten(&"é".repeat(80)), "é".repeat(80));
+        assert_eq!(shorten(&"é".repeat(81)), "é".repeat(80) + "…");
+        let escapes = shorten(&"\u{1b}".repeat(80));
+        assert!(escapes.starts_with("\\u{1b}\\u{1b}") && escapes.chars().count() == 81, "{escapes}");
     }
 }

@@ -13,6 +13,7 @@ mod lease_state;
 pub mod mig;
 mod number_id;
 mod peering_state;
+mod printable;
 mod request_state;
 mod side;
 
@@ -24,5 +25,6 @@ pub use label_id::{ClassName, ClusterId, InstitutionId, NodeId, PriorityName, Te
 pub use lease_state::LeaseState;
 pub use number_id::{LeaseId, PeeringId, RequestId};
 pub use peering_state::PeeringState;
+pub use printable::{is_printable, is_printable_text, is_steering, printable, printable_json, printable_line};
 pub use request_state::RequestState;
 pub use side::Side;

@@ -35,7 +35,7 @@ fn the_broker_decides_the_content_of_a_certificate() {
     let csr = CsrDer::new(params.serialize_request(&key).unwrap().der().to_vec()).unwrap();
     let now = SystemTime::now();
     let hosts = ["a.test", "127.0.0.1", "::1"].map(|host| host.parse::<HostName>().unwrap());
-    let issued = ca.issue(&csr, &cluster(), &hosts, VALIDITY, now).unwrap();
+    let issued = ca.issue(&csr, &cluster(), &hosts, VALIDITY, now, 0).unwrap();
 
     let chain = parse_chain("chain", &issued.chain_pem).unwrap();
     assert_eq!(chain.len(), 3);
@@ -62,8 +62,21 @@ fn the_broker_decides_the_content_of_a_certificate() {
 fn serials_differ_for_the_same_key() {
     let ca = authority();
     let request = KeyAndCsr::generate().unwrap();
-    let issue = || ca.issue(&request.csr, &cluster(), &[], VALIDITY, SystemTime::now()).unwrap().serial;
+    let issue = || ca.issue(&request.csr, &cluster(), &[], VALIDITY, SystemTime::now(), 0).unwrap().serial;
     assert_ne!(issue(), issue());
+}
+
+#[test]
+fn a_certificate_carries_its_generation() {
+    let ca = authority();
+    let request = KeyAndCsr::generate().unwrap();
+    for generation in [0, 1, 4_711, (1 << 62) - 1] {
+        let issued = ca.issue(&request.csr, &cluster(), &[], VALIDITY, SystemTime::now(), generation).unwrap();
+        let chain = parse_chain("chain", &issued.chain_pem).unwrap();
+        assert_eq!(CertificateFacts::of(&chain[0]).unwrap().generation, generation);
+    }
+    let first = ca.new_identity(&cluster(), &[], VALIDITY, SystemTime::now()).unwrap();
+    assert_eq!(TlsIdentity::from_pem(&first).unwrap().generation(), 0);
 }
 
 #[test]
@@ -71,7 +84,7 @@ fn a_request_with_a_wrong_signature_is_refused() {
     let ca = authority();
     let mut der = KeyAndCsr::generate().unwrap().csr.as_bytes().to_vec();
     *der.last_mut().unwrap() ^= 1;
-    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now());
+    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now(), 0);
     assert!(matches!(refused, Err(CaError::CsrSignature)), "{refused:?}");
 }
 
@@ -84,7 +97,7 @@ fn a_request_with_the_public_key_of_another_party_is_refused() {
     let (from, to) = (mine.public_key_raw(), theirs.public_key_raw());
     let at = der.windows(from.len()).position(|window| window == from).unwrap();
     der[at..at + to.len()].copy_from_slice(to);
-    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now());
+    let refused = ca.issue(&CsrDer::new(der).unwrap(), &cluster(), &[], VALIDITY, SystemTime::now(), 0);
     assert!(matches!(refused, Err(CaError::CsrSignature)), "{refused:?}");
 }
 
@@ -93,7 +106,7 @@ fn garbage_is_refused_with_a_reason() {
     let ca = authority();
     let now = SystemTime::now();
     let good = KeyAndCsr::generate().unwrap().csr;
-    let issue = |der: Vec<u8>| ca.issue(&CsrDer::new(der)?, &cluster(), &[], VALIDITY, now);
+    let issue = |der: Vec<u8>| ca.issue(&CsrDer::new(der)?, &cluster(), &[], VALIDITY, now, 0);
     assert!(matches!(issue(vec![]), Err(CaError::CsrMalformed { .. })));
     assert!(matches!(issue(vec![0x30; 300]), Err(CaError::CsrMalformed { .. })));
     assert!(matches!(issue(vec![0; 9000]), Err(CaError::CsrTooLarge { bytes: 9000 })));
@@ -103,18 +116,18 @@ fn garbage_is_refused_with_a_reason() {
     longer.push(0);
     assert!(matches!(issue(longer), Err(CaError::CsrMalformed { .. })));
     let other = SpiffeId::broker(TrustDomain::new("other.test").unwrap(), 1);
-    let refused = ca.issue(&good, &other, &[], VALIDITY, now);
+    let refused = ca.issue(&good, &other, &[], VALIDITY, now, 0);
     assert!(matches!(refused, Err(CaError::OtherTrustDomain { .. })));
     for validity in [Duration::ZERO, MAX_VALIDITY + VALIDITY] {
-        let refused = ca.issue(&good, &cluster(), &[], validity, now);
+        let refused = ca.issue(&good, &cluster(), &[], validity, now, 0);
         assert!(matches!(refused, Err(CaError::Validity { .. })));
     }
     let late = ca.not_after() + VALIDITY;
-    let ended = ca.issue(&good, &cluster(), &[], VALIDITY, late).unwrap_err();
+    let ended = ca.issue(&good, &cluster(), &[], VALIDITY, late, 0).unwrap_err();
     assert!(matches!(ended, CaError::IntermediateEnded { .. }), "{ended}");
     assert!(ended.to_string().contains("comity-broker ca intermediate"), "{ended}");
     let hosts = vec!["a.test".parse().unwrap(); MAX_NAMES + 1];
-    assert!(matches!(ca.issue(&good, &cluster(), &hosts, VALIDITY, now), Err(CaError::Names { .. })));
+    assert!(matches!(ca.issue(&good, &cluster(), &hosts, VALIDITY, now, 0), Err(CaError::Names { .. })));
 }
 
 #[test]
@@ -171,10 +184,10 @@ fn a_certificate_never_outlives_its_intermediate() {
     let root = RootAuthority::create(domain(), now).unwrap();
     let ca = root.intermediate(VALIDITY, PreviousRoot::Trusted, now).unwrap();
     let csr = KeyAndCsr::generate().unwrap().csr;
-    let issued = ca.issue(&csr, &cluster(), &[], VALIDITY * 2, now).unwrap();
+    let issued = ca.issue(&csr, &cluster(), &[], VALIDITY * 2, now, 0).unwrap();
     assert_eq!(issued.not_after, ca.not_after());
     assert!(ca.not_after() <= now + VALIDITY);
-    let within = ca.issue(&csr, &cluster(), &[], VALIDITY / 2, now).unwrap();
+    let within = ca.issue(&csr, &cluster(), &[], VALIDITY / 2, now, 0).unwrap();
     assert_eq!(within.not_after, now + VALIDITY / 2);
     // Two thirds of its life, which begins a day before its issue.
     assert!(ca.renew_at() < ca.not_after() && ca.renew_at() > ca.not_before());

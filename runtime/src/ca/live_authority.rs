@@ -79,7 +79,8 @@ impl LiveAuthority {
         hosts: &[HostName],
         validity: Duration,
         now: SystemTime,
+        generation: u64,
     ) -> Result<IssuedCertificate, CaError> {
-        self.current().issue(csr, id, hosts, validity, now)
+        self.current().issue(csr, id, hosts, validity, now, generation)
     }
 }

@@ -9,6 +9,7 @@ use rcgen::{
 use super::{CaError, MAX_NAMES};
 use crate::entropy::{Entropy, SystemEntropy};
 use crate::host_name::HostName;
+use crate::identity::serial_prefix;
 use crate::spiffe::{SpiffeKind, TrustDomain};
 
 /// Characters of a common name, at most (X.520).
@@ -52,9 +53,9 @@ pub(super) fn authority_params(
     further: u8,
     validity: (SystemTime, SystemTime),
 ) -> Result<CertificateParams, CaError> {
-    let serial = random_serial();
+    let serial = serial_of(0);
     let mut params = CertificateParams::default();
-    let number = hex::encode(&serial.to_bytes()[..4]);
+    let number = hex::encode(&serial.to_bytes()[8..12]);
     params.distinguished_name = common_name(&format!("comity {kind} {number} {trust_domain}"));
     params.subject_alt_names = vec![uri_name(&format!("spiffe://{trust_domain}"))?];
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(further));
@@ -65,12 +66,11 @@ pub(super) fn authority_params(
     Ok(params)
 }
 
-/// A random serial number of 127 bits: positive, as X.509 requires, and unique.
-pub(super) fn random_serial() -> SerialNumber {
-    let mut bytes = [0; 16];
-    SystemEntropy.fill(&mut bytes);
-    bytes[0] = (bytes[0] & 0x7f) | 0x40;
-    SerialNumber::from_slice(&bytes)
+/// A serial number: positive, as X.509 requires; the generation and 64 random bits make it unique.
+pub(super) fn serial_of(generation: u64) -> SerialNumber {
+    let mut random = [0; 8];
+    SystemEntropy.fill(&mut random);
+    SerialNumber::from_slice(&[serial_prefix(generation), random].concat())
 }
 
 pub(super) fn set_validity(params: &mut CertificateParams, from: SystemTime, until: SystemTime) {

@@ -22,6 +22,8 @@ pub(crate) struct CertificateFacts {
     pub(crate) hosts: Vec<HostName>,
     pub(crate) not_before: SystemTime,
     pub(crate) not_after: SystemTime,
+    /// Generation in which it was issued; see [`generation_of`].
+    pub(crate) generation: u64,
 }
 
 impl CertificateFacts {
@@ -32,8 +34,26 @@ impl CertificateFacts {
             hosts: names(&certificate)?.iter().filter_map(|name| host_name(name)).collect(),
             not_before: from_unix_seconds(certificate.validity().not_before.timestamp()),
             not_after: from_unix_seconds(certificate.validity().not_after.timestamp()),
+            generation: generation_of(certificate.raw_serial()),
         })
     }
+}
+
+/// Bytes of a serial number that hold the generation.
+const GENERATION_BYTES: usize = 8;
+
+/// Sets the bit that keeps a serial number positive and of full length.
+const SERIAL_MARK: u64 = 1 << 62;
+
+/// The beginning of a serial number: the generation below a mark. Random bytes follow, which make it unique.
+pub(crate) const fn serial_prefix(generation: u64) -> [u8; GENERATION_BYTES] {
+    (SERIAL_MARK | (generation & (SERIAL_MARK - 1))).to_be_bytes()
+}
+
+/// The generation in a serial number; 0 in one of another form, so that a revocation voids it.
+fn generation_of(serial: &[u8]) -> u64 {
+    let prefix = serial.first_chunk::<GENERATION_BYTES>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+    if serial.len() == 2 * GENERATION_BYTES && prefix & SERIAL_MARK != 0 { prefix & (SERIAL_MARK - 1) } else { 0 }
 }
 
 /// The facts of an authority's certificate. Not verified.

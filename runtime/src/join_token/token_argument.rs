@@ -38,23 +38,6 @@ fn resembles_token(text: &str) -> bool {
     text.len() > SHORTEST && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
 }
 
-/// The text without the content of the tokens in it, for messages that quote the caller's input.
-#[must_use]
-pub fn redact_tokens(text: &str) -> String {
-    let is_token_character = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
-    let mut parts = text.split(PREFIX);
-    let mut redacted = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let rest = part.trim_start_matches(is_token_character);
-        redacted.push_str(PREFIX);
-        if rest.len() < part.len() {
-            redacted.push_str("[redacted]");
-        }
-        redacted.push_str(rest);
-    }
-    redacted
-}
-
 impl JoinToken {
     /// Reads the token that a command line argument names: inline, a file, or `-`.
     ///
@@ -122,15 +105,5 @@ mod tests {
         let rest = &line()[20..];
         let error = JoinToken::from_argument(rest).unwrap_err();
         assert!(!format!("{error} {error:?}").contains(&rest[..20]), "{error}");
-    }
-
-    #[test]
-    fn messages_that_quote_tokens_are_redacted() {
-        let message = format!("cannot read '{}': no such file, nor {}", line(), line());
-        let expected = "cannot read 'comity-join-v1.[redacted]': no such file, nor comity-join-v1.[redacted]";
-        assert_eq!(redact_tokens(&message), expected);
-        for without in ["cannot read 'x'", "it does not begin with 'comity-join-v1.'"] {
-            assert_eq!(redact_tokens(without), without);
-        }
     }
 }

@@ -173,4 +173,6 @@ fn adjust(bytes: &mut [u8], at: usize, change: AddressChange, kind: TransportChe
 }
 
 #[cfg(test)]
+mod fuzz_packets;
+#[cfg(test)]
 mod tests;

@@ -11,7 +11,7 @@ use comity_core::peering::Peering;
 use comity_core::{Command, Millis, Refusal, State, Timestamp};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
-use comity_types::{ClusterId, LeaseId, PeeringId, Side};
+use comity_types::{ClusterId, LeaseId, PeeringId, Side, is_printable};
 
 use crate::api::convert::{offer, peering, required};
 
@@ -58,14 +58,7 @@ fn key_bundle(bundle: v1::KeyBundle, caller: &ClusterId) -> Result<KeyBundle, Re
     let side = Side::try_from(v1::Side::try_from(bundle.side).unwrap_or_default()).map_err(|_| {
         Refusal::invalid("key_bundle.side", bundle.side, "is not a side", "use SIDE_ORIGIN (1) or SIDE_DONOR (2)")
     })?;
-    if bundle.identity_key.len() > MAX_IDENTITY_KEY_BYTES {
-        return Err(Refusal::invalid(
-            "key_bundle.identity_key",
-            &bundle.identity_key,
-            "is too long",
-            "send ed25519: and base64 of 32 bytes",
-        ));
-    }
+    printable("key_bundle.identity_key", &bundle.identity_key, MAX_IDENTITY_KEY_BYTES)?;
     if bundle.endpoints.len() > MAX_ENDPOINTS {
         return Err(Refusal::invalid(
             "key_bundle.endpoints",
@@ -102,7 +95,7 @@ fn network(network: v1::ClusterNetwork) -> Result<ClusterNetwork, Refusal> {
             format!("send at most {MAX_POD_CIDRS}"),
         ));
     }
-    bounded(&field("api_server"), &network.api_server, MAX_ENDPOINT_BYTES)?;
+    printable(&field("api_server"), &network.api_server, MAX_ENDPOINT_BYTES)?;
     Ok(ClusterNetwork {
         pod_cidrs: network.pod_cidrs,
         api_server: network.api_server,
@@ -150,8 +143,8 @@ fn peering_report(report: v1::PeeringReport, caller: &ClusterId) -> Result<Repor
         Outcome::Established(established) => PeeringOutcome::Established { rtt_us: established.rtt_us },
         Outcome::Closed(_) => PeeringOutcome::Closed,
         Outcome::Failed(failed) => {
-            bounded("peering_report.failed.code", &failed.code, MAX_CODE_BYTES)?;
-            bounded("peering_report.failed.message", &failed.message, MAX_MESSAGE_BYTES)?;
+            printable("peering_report.failed.code", &failed.code, MAX_CODE_BYTES)?;
+            printable("peering_report.failed.message", &failed.message, MAX_MESSAGE_BYTES)?;
             PeeringOutcome::Failed { code: failed.code, message: failed.message }
         }
     };
@@ -168,13 +161,13 @@ fn lease_report(report: v1::LeaseReport, caller: &ClusterId) -> Result<ReportLea
         Outcome::Idle(idle) => LeaseOutcome::Idle { idle_for: Millis(idle.for_ms) },
         Outcome::InUse(_) => LeaseOutcome::InUse,
         Outcome::Ready(ready) => {
-            bounded("lease_report.ready.namespace", &ready.namespace, MAX_NAME_BYTES)?;
-            bounded("lease_report.ready.secret_name", &ready.secret_name, MAX_NAME_BYTES)?;
+            printable("lease_report.ready.namespace", &ready.namespace, MAX_NAME_BYTES)?;
+            printable("lease_report.ready.secret_name", &ready.secret_name, MAX_NAME_BYTES)?;
             LeaseOutcome::Ready { namespace: ready.namespace, secret_name: ready.secret_name }
         }
         Outcome::Failed(failed) => {
-            bounded("lease_report.failed.code", &failed.code, MAX_CODE_BYTES)?;
-            bounded("lease_report.failed.message", &failed.message, MAX_MESSAGE_BYTES)?;
+            printable("lease_report.failed.code", &failed.code, MAX_CODE_BYTES)?;
+            printable("lease_report.failed.message", &failed.message, MAX_MESSAGE_BYTES)?;
             LeaseOutcome::Failed { code: failed.code, message: failed.message }
         }
     };
@@ -194,11 +187,16 @@ fn own(field: &str, named: &str, caller: &ClusterId) -> Result<(), Refusal> {
     ))
 }
 
-fn bounded(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
-    if text.len() <= max {
-        return Ok(());
+/// Bounds a text that people read in their terminals.
+fn printable(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
+    if text.len() > max {
+        return Err(Refusal::invalid(field, text, "is too long", format!("send at most {max} bytes")));
     }
-    Err(Refusal::invalid(field, text, "is too long", format!("send at most {max} bytes")))
+    if !is_printable(text) {
+        let remedy = "send one line of visible characters";
+        return Err(Refusal::invalid(field, text, "has control characters", remedy));
+    }
+    Ok(())
 }
 
 fn optional_lease(text: &str, field: &str) -> Result<Option<LeaseId>, Refusal> {
@@ -320,6 +318,47 @@ mod tests {
             let parsed = key_bundle(bundle.clone(), &caller).expect("it is good");
             assert_eq!(key_bundle_to_proto(&parsed), bundle);
         }
+    }
+
+    #[test]
+    fn ansi_escapes_in_failure_message() {
+        let lease = |outcome| {
+            Body::LeaseReport(v1::LeaseReport { lease: "lease-1".into(), fencing_token: 1, outcome: Some(outcome) })
+        };
+        let peering = |code: &str, message: &str| {
+            let failed = v1::peering_report::Failed { code: code.into(), message: message.into() };
+            let outcome = Some(v1::peering_report::Outcome::Failed(failed));
+            Body::PeeringReport(v1::PeeringReport { peering: "peer-1".into(), epoch: 1, outcome })
+        };
+        let failed = |code: &str, message: &str| {
+            lease(v1::lease_report::Outcome::Failed(v1::lease_report::Failed {
+                code: code.into(),
+                message: message.into(),
+            }))
+        };
+        let ready = |namespace: &str, secret_name: &str| {
+            lease(v1::lease_report::Outcome::Ready(v1::lease_report::Ready {
+                namespace: namespace.into(),
+                secret_name: secret_name.into(),
+            }))
+        };
+        let caller = ClusterId::parse("campus", "cluster").expect("a label");
+        for evil in ["\u{1b}]0;owned\u{7}", "\u{9b}2J", "two\nlines", "\u{202e}nimda", "\r", "\u{7f}"] {
+            for (body, field) in [
+                (failed("quota", evil), "lease_report.failed.message"),
+                (failed(evil, "no"), "lease_report.failed.code"),
+                (peering("keys", evil), "peering_report.failed.message"),
+                (peering(evil, "no"), "peering_report.failed.code"),
+                (ready(evil, "name"), "lease_report.ready.namespace"),
+                (ready("name", evil), "lease_report.ready.secret_name"),
+                (Body::KeyBundle(v1::KeyBundle { identity_key: evil.into(), ..keys() }), "key_bundle.identity_key"),
+            ] {
+                let refusal = refused(body);
+                assert_eq!(refusal.field, field);
+                assert!(is_printable(&refusal.to_string()) && is_printable(&refusal.value), "{refusal:?}");
+            }
+        }
+        assert!(command(failed("quota", "the quota of 東京 is used up"), &caller).is_ok());
     }
 
     #[test]

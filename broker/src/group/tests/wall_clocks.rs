@@ -123,12 +123,13 @@ fn a_leader_whose_wall_clock_jumps_hands_over_and_log_time_stays() {
 }
 
 #[test]
-fn ten_years_for_a_second_and_a_half_leave_nothing_behind() {
+fn leader_clock_jumps_ten_years() {
     in_time(async || {
         let federation = Federation::new(3);
         let brokers = federation.three().await;
         let was = leader(&brokers).await;
         logged(&brokers[was], 1).await;
+        // And those of the others with it, so that no majority says otherwise.
         for id in 1..=3 {
             federation.clocks[&id].set(YEARS_10);
         }

@@ -12,6 +12,7 @@ use crate::commands::policy::edit_in_force;
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::output::note;
 use crate::session::{Session, call, idempotency_key};
 use crate::units::{DurationBounds, format_duration};
 
@@ -71,7 +72,7 @@ impl ClusterInviteArgs {
             idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
         };
         let response = call(client.invite_cluster(request)).await?;
-        eprintln!("single-use token, expires in {}:", format_duration(self.ttl));
+        note(&format!("single-use token, expires in {}:", format_duration(self.ttl)));
         session.print(&NewInvitation::new(
             Invited::Cluster(self.cluster.clone()),
             response.token,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comity_runtime::atomic_file::{self, PRIVATE};
-use comity_types::Delivery;
+use comity_types::{Delivery, printable};
 use serde::Serialize;
 
 use super::{local_api, secret};
@@ -92,7 +92,7 @@ impl KubeconfigArgs {
             }
         };
         let Some(file) = &self.output_file else {
-            return write_stdout(kubeconfig.expose());
+            return write_stdout(&printable(kubeconfig.expose()));
         };
         atomic_file::write(file, kubeconfig.expose().as_bytes(), PRIVATE)
             .map_err(|error| Failure::configuration(error.to_string()).field("--output-file", file.display()))?;

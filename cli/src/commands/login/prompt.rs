@@ -1,22 +1,23 @@
 //! Asks for a secret on the terminal, without echo.
 
-use std::io::{self, BufRead as _, Write as _};
+use std::io::{self, BufRead as _};
 
 use comity_runtime::SecretString;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+
+use crate::output::write_stderr;
 
 /// Reads one line from standard input, a terminal, which does not show it.
 ///
 /// # Errors
 /// [`io::Error`] of the terminal.
 pub(crate) fn read_secret(question: &str) -> io::Result<SecretString> {
-    eprint!("{question}");
     // The answer counts even if standard error is closed.
-    let _ = io::stderr().flush();
+    write_stderr(question);
     let mut line = String::new();
     let _silent = Silence::begin()?;
     io::stdin().lock().read_line(&mut line)?;
-    eprintln!();
+    write_stderr("\n");
     Ok(SecretString::new(line))
 }
 

@@ -12,7 +12,7 @@ use super::bad_bundle::{bad_bundle, unreadable};
 use super::git;
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
-use crate::output::{Format, Page};
+use crate::output::{Format, Page, write_stderr};
 use crate::session::{Session, call, idempotency_key};
 use crate::views::{PolicyApplied, PolicyEffects, PolicyProblem};
 
@@ -117,7 +117,7 @@ pub(super) fn ask_about(effects: &PolicyEffects, confirm: &ConfirmArgs, format: 
     let asks = confirm.asks() && !effects.is_empty();
     // Scripts get the effects with the answer.
     if asks || format == Format::Table {
-        eprint!("{}", effects.sheet().render(Page::stderr()));
+        write_stderr(&effects.sheet().render(Page::stderr()));
     }
     if asks { confirm.ask("The bundle takes effect at once.") } else { Ok(()) }
 }

@@ -9,7 +9,7 @@ use super::apply::{ApplyMode, BundleToApply, POLICY_CHANGED, apply, ask_about, s
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::Answer as _;
+use crate::output::{Answer as _, note};
 use crate::session::{Session, call, idempotency_key};
 
 /// Tries of an edit while others change the policy too.
@@ -51,7 +51,7 @@ pub(crate) async fn edit_in_force(
     for _ in 1..MAX_TRIES {
         match edit_once(session, channel.clone(), confirm, &edit).await {
             Err(failure) if failure.code == POLICY_CHANGED => {
-                eprintln!("note: somebody else changed the policy; trying again with their bundle");
+                note("note: somebody else changed the policy; trying again with their bundle");
             }
             ended => return ended,
         }
@@ -85,12 +85,12 @@ async fn edit_once(
     if !apply(&mut client, bundle, idempotency_key(None)).await?.ok {
         return Err(Failure::refused("bad-policy", "the broker refuses the edited bundle now").remedy("try again"));
     }
-    eprintln!("policy applied; changed: {}", changed.join(", "));
+    note(&format!("policy applied; changed: {}", changed.join(", ")));
     if let Some(commit) = before.commit {
-        eprintln!(
+        note(&format!(
             "note: the bundle before it came from Git commit {commit}; 'comity policy show --text' prints the new one for \
              your repository"
-        );
+        ));
     }
     Ok(())
 }

@@ -4,6 +4,8 @@ use std::path::Path;
 
 use tokio::process::Command;
 
+use crate::output::note;
+
 /// The checked-out commit, if the directory is in a work tree and has no uncommitted changes.
 pub(super) async fn clean_commit(dir: &Path) -> Option<String> {
     let dir = if dir.is_file() { dir.parent()? } else { dir };
@@ -11,7 +13,7 @@ pub(super) async fn clean_commit(dir: &Path) -> Option<String> {
     let commit = commit.trim();
     let changes = git(dir, &["status", "--porcelain", "--", "."]).await?;
     if !changes.is_empty() {
-        eprintln!("note: {} has uncommitted changes: no commit is recorded", dir.display());
+        note(&format!("note: {} has uncommitted changes: no commit is recorded", dir.display()));
         return None;
     }
     let hex = commit.bytes().all(|b| b.is_ascii_hexdigit());

@@ -6,6 +6,7 @@ use comity_proto::v1::raft_service_client::RaftServiceClient;
 
 use crate::commands::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use crate::failure::Failure;
+use crate::output::note;
 use crate::session::{Session, call, idempotency_key};
 use crate::units::{DurationBounds, format_duration};
 
@@ -50,7 +51,7 @@ impl BrokerInviteArgs {
             replace: self.replace,
         };
         let response = call(client.invite_broker(request)).await?;
-        eprintln!("single-use token for broker {}, expires in {}:", response.broker, format_duration(self.ttl));
+        note(&format!("single-use token for broker {}, expires in {}:", response.broker, format_duration(self.ttl)));
         session.print(&NewInvitation::new(
             Invited::Broker(response.broker),
             response.token,

@@ -9,7 +9,7 @@ use crate::commands::completions::known_ids;
 use crate::commands::lease::get_lease;
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
-use crate::output::Format;
+use crate::output::{Format, note};
 use crate::session::{Session, call, idempotency_key};
 use crate::views::{Lease, Request};
 
@@ -64,9 +64,9 @@ impl RequestCancelArgs {
         {
             let donor = lease.donor.as_deref().unwrap_or("the donor");
             if lease.state.is(LeaseState::Ended) {
-                eprintln!("{} has ended with it: {donor} has its GPUs back", lease.id);
+                note(&format!("{} has ended with it: {donor} has its GPUs back", lease.id));
             } else {
-                eprintln!("{} ends with it: {donor} stops what runs there and gets its GPUs back", lease.id);
+                note(&format!("{} ends with it: {donor} stops what runs there and gets its GPUs back", lease.id));
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use super::follow::Follower;
 use super::read_spec::read_spec;
 use super::spec_args::{FAILURES, OUTPUT, SpecArgs};
 use crate::failure::Failure;
-use crate::output::{Format, Page, write_stdout};
+use crate::output::{Format, Page, note, write_stderr, write_stdout};
 use crate::session::{Session, call, idempotency_key};
 use crate::units::DurationBounds;
 use crate::views::Request;
@@ -101,10 +101,10 @@ impl SubmitArgs {
         let (true, Some(id)) = (self.wait, request.id.clone()) else {
             return session.print(&request);
         };
-        eprintln!("{id} submitted");
+        note(&format!("{id} submitted"));
         let follower = Follower::new(channel, &id);
         let report = |change: &super::follow::Change| {
-            eprint!("{}", Format::Table.render_event(change, crate::clock::now_ms(), Page::stderr())?);
+            write_stderr(&Format::Table.render_event(change, crate::clock::now_ms(), Page::stderr())?);
             Ok(())
         };
         let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), report);

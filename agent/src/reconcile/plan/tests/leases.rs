@@ -160,7 +160,9 @@ fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_again_in_a_ne
 fn the_donor_keeps_its_own_limits_and_its_fence() {
     let mut sim = connected_donor();
     sim.policy.max_lent_gpus = Some(1);
-    sim.desired.leases = vec![lease("lease-2", 8, LeaseState::Placed), lease("lease-1", 7, LeaseState::Placed)];
+    let mut second = lease("lease-2", 8, LeaseState::Placed);
+    second.placement.as_mut().unwrap().nodes[0].devices[0].device = 1;
+    sim.desired.leases = vec![second, lease("lease-1", 7, LeaseState::Placed)];
     let steps = sim.plan();
     assert!(
         steps.iter().any(|step| matches!(step, Step::Lease(LeaseStep::AdmitLease(admit)) if admit.lease == LEASE)),
@@ -179,17 +181,6 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
     sim.put_donor(LEASE, 10, |_| {});
     sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Ending)];
     assert_eq!(sim.names(), [""; 0], "an older token tears nothing down");
-}
-
-/// Node `n` with two GPUs. Local work uses the last ones.
-fn two_gpus(local: [u32; 2]) -> Vec<v1::Node> {
-    let device = |local_use_milli| v1::Device {
-        resource_name: "nvidia.com/gpu".into(),
-        local_use_milli,
-        healthy: true,
-        ..v1::Device::default()
-    };
-    vec![v1::Node { id: "n".into(), devices: local.map(device).into(), ..v1::Node::default() }]
 }
 
 #[test]
@@ -251,7 +242,9 @@ fn only_interchangeable_devices_are_counted_together() {
     assert!(!is_refused(&sim));
     nodes[0].devices.clear();
     sim.nodes = Some(nodes);
-    assert!(!is_refused(&sim), "a node without its devices is the broker's to judge");
+    assert!(is_refused(&sim), "a device that is not there is not lent");
+    sim.put_donor(LEASE, 7, |_| {});
+    assert!(!is_refused(&sim), "once the lease is admitted, a node without its devices is the broker's to judge");
 }
 
 #[test]

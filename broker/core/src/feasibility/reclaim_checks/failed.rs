@@ -99,6 +99,10 @@ fn is_short(state: &State, donor: &ClusterId, id: &NodeId, node: &Node, index: u
 /// themselves may be cut off.
 fn donor_silence(state: &State, lease: &Lease) -> Option<ReclaimReason> {
     let donor = state.clusters.get(&lease.placement.donor).filter(|cluster| !cluster.connected)?;
+    if state.check_part(&lease.placement.donor).is_err() {
+        // It is silent because it is evicted or suspended, and that decided about its leases.
+        return None;
+    }
     let heard = state.clusters.values().filter(|cluster| cluster.connected).count();
     let too_long = state.log_time.since(donor.since) >= state.settings().donor_lost_after;
     // Before a lease is active, its hold applies.

@@ -69,7 +69,8 @@ impl KeyBundle {
             ));
         }
         for endpoint in &self.endpoints {
-            if endpoint.len() > MAX_ENDPOINT_BYTES || endpoint.rsplit_once(':').is_none() {
+            let plain = endpoint.chars().all(|c| c.is_ascii_graphic());
+            if endpoint.len() > MAX_ENDPOINT_BYTES || endpoint.rsplit_once(':').is_none() || !plain {
                 return Err(Refusal::invalid("key_bundle.endpoints", endpoint, "is not host:port", "write host:port"));
             }
         }

@@ -129,7 +129,7 @@ fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
     if name.is_empty() || name.len() > MAX_DATASET_NAME_BYTES || !name.bytes().all(plain) {
         return Err(Refusal::invalid(
             field,
-            name.escape_debug(),
+            name,
             "is not the name of a dataset",
             format!(
                 "use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, \

@@ -5,12 +5,13 @@ pub(crate) mod enforcement;
 pub(crate) mod fault;
 pub(crate) mod functions;
 pub(crate) mod layout;
+pub(crate) mod offer_size;
 pub(crate) mod stored_offer;
 pub(crate) mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_types::{ClusterId, Delivery, NodeId};
+use comity_types::{ClusterId, Delivery, NodeId, is_printable};
 use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
@@ -210,7 +211,7 @@ impl Offer {
         for (id, node) in &self.nodes {
             node.check(id)?;
         }
-        Ok(())
+        offer_size::check_offer_size(self.bytes(), cluster)
     }
 }
 
@@ -328,7 +329,8 @@ impl Device {
                 format!("use at most {MAX_AMOUNT}"),
             ));
         }
-        if self.resource_name.is_empty() || self.resource_name.len() > 253 {
+        let plain = self.resource_name.chars().all(|c| c.is_ascii_graphic());
+        if self.resource_name.is_empty() || self.resource_name.len() > 253 || !plain {
             return Err(Refusal::invalid(
                 &format!("{field}.resource_name"),
                 &self.resource_name,
@@ -344,6 +346,10 @@ impl Device {
         ] {
             if text.len() > 128 {
                 return Err(Refusal::invalid(&format!("{field}.{name}"), text, "is too long", "use at most 128 bytes"));
+            }
+            if !is_printable(text) {
+                let remedy = "send it as the driver names it, in visible characters";
+                return Err(Refusal::invalid(&format!("{field}.{name}"), text, "has control characters", remedy));
             }
         }
         let (name, parts, low, high) = match &self.sharing {

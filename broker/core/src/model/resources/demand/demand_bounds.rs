@@ -1,6 +1,6 @@
 //! The bounds of a request's demand. A refusal names field, value and remedy.
 
-use comity_types::{Delivery, is_dns_label, is_dns_subdomain};
+use comity_types::{Delivery, is_dns_label, is_dns_subdomain, is_printable};
 
 use crate::model::data;
 use crate::model::demand::{DeviceChoice, GpuDemand, RequestSpec, Share};
@@ -102,8 +102,7 @@ impl RequestSpec {
 
     fn check_checkpoint_secret(&self) -> Result<(), Refusal> {
         let Some(secret) = &self.checkpoint_secret else { return Ok(()) };
-        let refused =
-            |problem, remedy| Err(Refusal::invalid("spec.checkpoint_secret", secret.escape_debug(), problem, remedy));
+        let refused = |problem, remedy| Err(Refusal::invalid("spec.checkpoint_secret", secret, problem, remedy));
         if !is_dns_subdomain(secret) {
             let remedy = "name a Secret of spec.target_namespace: lower-case letters, digits, '-' and '.'";
             return refused("is not the name of a Secret", remedy);
@@ -117,10 +116,9 @@ impl RequestSpec {
     }
 
     fn check_purpose(&self) -> Result<(), Refusal> {
-        if self.purpose.chars().any(char::is_control) {
+        if !is_printable(&self.purpose) {
             let remedy = "write plain text on one line; others read it in their terminals";
-            let value = self.purpose.escape_debug();
-            return Err(Refusal::invalid("spec.purpose", value, "has control characters", remedy));
+            return Err(Refusal::invalid("spec.purpose", &self.purpose, "has control characters", remedy));
         }
         if self.purpose.len() > MAX_PURPOSE_BYTES {
             let remedy = format!("use at most {MAX_PURPOSE_BYTES} bytes");

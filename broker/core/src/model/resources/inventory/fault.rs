@@ -1,5 +1,6 @@
 //! Device faults and their severity.
 
+use comity_types::is_printable;
 use serde::{Deserialize, Serialize};
 
 use crate::model::inventory::Device;
@@ -77,10 +78,10 @@ impl Fault {
             let remedy = "offer it as not healthy, or without that fault";
             return Err(Refusal::invalid(&format!("{field}.fault"), self.class.as_str(), &reason, remedy));
         }
-        if self.message.len() > MAX_FAULT_MESSAGE_BYTES || self.message.chars().any(char::is_control) {
+        if self.message.len() > MAX_FAULT_MESSAGE_BYTES || !is_printable(&self.message) {
             return Err(Refusal::invalid(
                 &format!("{field}.fault.message"),
-                self.message.escape_debug(),
+                &self.message,
                 "is no short line",
                 format!("use at most {MAX_FAULT_MESSAGE_BYTES} bytes without control characters"),
             ));

@@ -38,8 +38,7 @@ impl NodeWiring {
                 && resource.chars().all(|c| c.is_ascii_graphic());
             if !is_name {
                 let remedy = "use the name that pods ask for, as in nvidia.com/ib_vf";
-                let value = resource.escape_debug();
-                return Err(Refusal::invalid(&of_network(network, "resource"), value, "is not a resource", remedy));
+                return Err(Refusal::invalid(&of_network(network, "resource"), resource, "is not a resource", remedy));
             }
             if resources.contains(&resource.as_str()) {
                 let remedy = "name for each network the functions that are its own";

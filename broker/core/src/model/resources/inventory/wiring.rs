@@ -162,7 +162,7 @@ fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
     }
     Err(Refusal::invalid(
         field,
-        name.escape_debug(),
+        name,
         "is not a name",
         format!("use 1 to {MAX_NAME_BYTES} visible ASCII characters without spaces"),
     ))

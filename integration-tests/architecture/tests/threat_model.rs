@@ -1,0 +1,87 @@
+//! docs/threat-model.md names tests that exist, for every threat.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Heads of the tables with a column of tests.
+const HEAD: &str = "| threat | control | tests |";
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Source files below a folder, without those of builds.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        if path.is_dir() {
+            let skipped = name.to_string_lossy().starts_with('.') || path.join("CACHEDIR.TAG").exists();
+            if !skipped {
+                sources(&path, found);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// Names of the functions in a file that have a `test` attribute.
+fn tests_in(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut is_test = false;
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
+            is_test = true;
+        } else if let Some((_, rest)) = line.split_once("fn ").filter(|_| is_test) {
+            let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
+            names.insert(name);
+            is_test = false;
+        }
+    }
+    names
+}
+
+/// The rows of the tables: the threat, and the names in the column of tests.
+fn threats(page: &str) -> Vec<(&str, Vec<&str>)> {
+    let mut rows = Vec::new();
+    let mut inside = false;
+    for line in page.lines() {
+        if line == HEAD || (inside && line.starts_with("|---")) {
+            inside = true;
+        } else if let Some(row) = line.strip_prefix("| ").filter(|_| inside) {
+            let mut cells = row.trim_end_matches([' ', '|']).split(" | ");
+            let (threat, tests) = (cells.next().unwrap_or_default(), cells.nth(1).unwrap_or_default());
+            rows.push((threat, tests.split('`').skip(1).step_by(2).collect()));
+        } else {
+            inside = false;
+        }
+    }
+    rows
+}
+
+#[test]
+fn every_threat_names_tests_and_they_exist() {
+    let page = fs::read_to_string(workspace().join("docs/threat-model.md")).expect("the page");
+    let mut files = Vec::new();
+    sources(&workspace(), &mut files);
+    let tests: BTreeSet<String> =
+        files.iter().flat_map(|file| tests_in(&fs::read_to_string(file).unwrap_or_default())).collect();
+    assert!(tests.len() > 1_000, "only {} tests were found", tests.len());
+    let threats = threats(&page);
+    assert!(threats.len() > 40, "only {} threats were read", threats.len());
+    let untested: Vec<_> = threats.iter().filter(|(_, names)| names.is_empty()).map(|(threat, _)| threat).collect();
+    assert!(untested.is_empty(), "threats without a test: {untested:#?}");
+    let named = threats.iter().flat_map(|(threat, names)| names.iter().map(move |name| (*name, *threat)));
+    let missing: Vec<_> = named.filter(|(name, _)| !tests.contains(*name)).collect();
+    assert!(missing.is_empty(), "docs/threat-model.md names tests that do not exist: {missing:#?}");
+}
+
+#[test]
+fn a_name_counts_only_if_it_is_a_test() {
+    let text =
+        "#[test]\nfn first() {}\nfn helper() {}\n#[tokio::test(flavor = \"x\")]\n#[ignore]\nasync fn second() {}\n";
+    assert_eq!(tests_in(text), ["first", "second"].map(str::to_owned).into());
+    let page = "| threat | control | tests |\n|---|---|---|\n| a | b | `one`, `two` |\n\n| x | y | `no` |\n";
+    assert_eq!(threats(page), [("a", vec!["one", "two"])]);
+}

@@ -1,0 +1,32 @@
+//! Fuzzes policy files and selectors.
+
+use std::path::Path;
+
+use comity_fuzz::fuzz;
+use comity_policy::{DeviceFacts, SourceFile, compile_selector, load, read_directory, render_problems};
+
+#[test]
+fn policy_files() {
+    let examples = read_directory(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap();
+    let all = examples.iter().map(|file| file.text.trim_end()).collect::<Vec<_>>().join("\n---\n") + "\n";
+    fuzz!("policy", vec![all.into_bytes()], |bytes: &[u8]| {
+        let Ok(text) = String::from_utf8(bytes.to_vec()) else { return false };
+        // The problems are shown.
+        load(vec![SourceFile { path: "all.yaml".into(), text }]).map_err(|found| render_problems(&found)).is_ok()
+    });
+}
+
+#[test]
+fn selectors() {
+    let valid = [
+        "device.memoryMiB >= 80000 && device.architecture in [\"Hopper\", \"Blackwell\"]",
+        "device.productName.matches(\"^NVIDIA-(H|A)100\") || !(device.memoryMiB < 40000)",
+        "device.memoryMiB > 1 ? true : device.driverVersion.startsWith(\"550\")",
+    ];
+    fuzz!("selector", valid.map(|text| text.as_bytes().to_vec()).to_vec(), |bytes: &[u8]| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return false };
+        let Ok(selector) = compile_selector(text).map_err(|problem| problem.to_string()) else { return false };
+        let _ = selector.matches(&DeviceFacts::default());
+        true
+    });
+}

@@ -1,0 +1,223 @@
+//! Takes secrets out of messages that quote what the caller typed: somebody pastes a token, a key or a kubeconfig in the
+//! place of a file name, and the error goes to a terminal, a log of CI or a ticket.
+
+use crate::join_token::PREFIX;
+
+/// Stands for a secret.
+const REDACTED: &str = "[redacted]";
+/// Random text of at least this many characters is taken for a secret: 32 bytes in base64 have 43.
+const SHORTEST_RANDOM: usize = 40;
+/// Marks of public keys, whose values look like secrets.
+const PUBLIC_MARKS: [&str; 3] = ["ed25519:", "SHA256:", "sha256:"];
+/// Keys of kubeconfigs with secrets.
+const SECRET_KEYS: [&str; 4] = ["client-key-data", "token", "password", "id-token"];
+const PEM_BEGIN: &str = "-----BEGIN ";
+const PEM_END: &str = "-----END ";
+
+/// The text with `[redacted]` in place of what looks like a secret: join tokens, private keys in PEM, secrets of
+/// kubeconfigs, and random text of 40 characters or more, such as bearer tokens and WireGuard keys. Public keys that
+/// are written as such (`ed25519:…`) and hexadecimal digests stay.
+#[must_use]
+pub fn redact_secrets(text: &str) -> String {
+    let text = redact_join_tokens(text);
+    let text = redact_private_keys(&text);
+    let text = redact_kubeconfig_values(&text);
+    redact_random(&text)
+}
+
+/// Keeps the prefix of a join token, which tells the reader what was there.
+fn redact_join_tokens(text: &str) -> String {
+    let mut parts = text.split(PREFIX);
+    let mut redacted = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(is_base64url);
+        redacted.push_str(PREFIX);
+        if rest.len() < part.len() {
+            redacted.push_str(REDACTED);
+        }
+        redacted.push_str(rest);
+    }
+    redacted
+}
+
+/// From the first line of a private key to its last, or to the end of a text that was cut.
+fn redact_private_keys(text: &str) -> String {
+    let (mut out, mut rest) = (String::new(), text);
+    while let Some(begin) = rest.find(PEM_BEGIN) {
+        let (before, block) = rest.split_at(begin);
+        out.push_str(before);
+        let label = block[PEM_BEGIN.len()..].split("-----").next().unwrap_or_default();
+        if !label.ends_with("PRIVATE KEY") {
+            out.push_str(PEM_BEGIN);
+            rest = &block[PEM_BEGIN.len()..];
+            continue;
+        }
+        out.push_str(REDACTED);
+        let last = format!("{PEM_END}{label}-----");
+        rest = block.find(&last).map_or("", |end| &block[end + last.len()..]);
+    }
+    out.push_str(rest);
+    out
+}
+
+/// The values of keys such as `token:` in YAML or JSON: the key begins a line, is indented, or is in quotes, so that a
+/// sentence such as "give a token: …" stays.
+fn redact_kubeconfig_values(text: &str) -> String {
+    let mut out = text.to_owned();
+    for key in SECRET_KEYS {
+        let mut from = 0;
+        while let Some(found) = out[from..].find(key) {
+            let start = from + found;
+            from = start + key.len();
+            let before = &out[..start];
+            let begins = ["\n", "\\n", "  ", "\"", "\\\"", "- "].iter().any(|mark| before.ends_with(mark));
+            let after = &out[from..];
+            let value = after.trim_start_matches(['\\', '"']).strip_prefix(':').map(str::trim_start);
+            let Some(value) = value.filter(|_| begins) else { continue };
+            let value = value.trim_start_matches(['\\', '"', '\'']);
+            let length = value.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | ',' | '}'));
+            let length = length.unwrap_or(value.len());
+            if length > 0 {
+                let at = out.len() - value.len();
+                out.replace_range(at..at + length, REDACTED);
+                from = at + REDACTED.len();
+            }
+        }
+    }
+    out
+}
+
+/// Words of base64 in which letters of both cases and digits are as mixed as random bytes make them. A path is taken
+/// apart at its slashes; a hexadecimal digest has letters of one case.
+fn redact_random(text: &str) -> String {
+    let is_word = |c: char| is_base64url(c) || matches!(c, '+' | '/' | '=' | '.');
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let word_end = rest.find(|c: char| !is_word(c)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(word_end);
+        let public = PUBLIC_MARKS.iter().any(|mark| out.ends_with(mark));
+        out.push_str(if !public && is_random(word) { REDACTED } else { word });
+        let gap = after.find(is_word).unwrap_or(after.len());
+        out.push_str(&after[..gap]);
+        rest = &after[gap..];
+    }
+    out
+}
+
+fn is_random(word: &str) -> bool {
+    #[derive(PartialEq)]
+    enum Class {
+        Upper,
+        Lower,
+        Digit,
+        Other,
+    }
+    let class = |byte: u8| match byte {
+        b'A'..=b'Z' => Class::Upper,
+        b'a'..=b'z' => Class::Lower,
+        b'0'..=b'9' => Class::Digit,
+        _ => Class::Other,
+    };
+    let bytes = word.as_bytes();
+    if bytes.len() < SHORTEST_RANDOM {
+        return false;
+    }
+    let count = |wanted: Class| bytes.iter().filter(|byte| class(**byte) == wanted).count();
+    // Neighbours in random base64 differ in class 64 times in 100, in words with capitals about 25 times.
+    let changes = bytes.windows(2).filter(|pair| class(pair[0]) != class(pair[1])).count();
+    let mixed = changes * 100 >= (bytes.len() - 1) * 42;
+    mixed && count(Class::Upper) >= 3 && count(Class::Lower) >= 3 && count(Class::Digit) >= 1
+}
+
+fn is_base64url(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::ca::KeyAndCsr;
+
+    const JOIN_TOKEN: &str = "comity-join-v1.eyJzZWNyZXQiOiJhYiJ9";
+
+    #[test]
+    fn join_tokens_keep_their_prefix() {
+        let message = format!("cannot read '{JOIN_TOKEN}': no such file, nor {JOIN_TOKEN}");
+        let expected = "cannot read 'comity-join-v1.[redacted]': no such file, nor comity-join-v1.[redacted]";
+        assert_eq!(redact_secrets(&message), expected);
+    }
+
+    #[test]
+    fn private_keys_are_redacted_whole_or_cut() {
+        let key = KeyAndCsr::generate().expect("a key").key_pem;
+        let key = key.expose().trim_end();
+        let message = format!("cannot read '{key}': file name too long");
+        assert_eq!(redact_secrets(&message), "cannot read '[redacted]': file name too long");
+        let cut = redact_secrets(&message[..100]);
+        assert_eq!(cut, "cannot read '[redacted]");
+        let escaped = redact_secrets(&format!("cannot read {key:?}: file name too long"));
+        assert_eq!(escaped, "cannot read \"[redacted]\": file name too long");
+        let public = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----";
+        assert_eq!(redact_secrets(public), public);
+    }
+
+    #[test]
+    fn secrets_of_kubeconfigs_are_redacted() {
+        let yaml = "apiVersion: v1\nusers:\n- name: a\n  user:\n    token: s3cret\n    password: \"hunter2\"\n";
+        let expected = yaml.replace("s3cret", REDACTED).replace("hunter2", REDACTED);
+        assert_eq!(redact_secrets(yaml), expected);
+        let quoted = format!("{yaml:?}");
+        assert!(!redact_secrets(&quoted).contains("s3cret") && !redact_secrets(&quoted).contains("hunter2"));
+        let json = r#"{"users":[{"user":{"token":"s3cret","client-key-data":"Zm9v"}}]}"#;
+        assert_eq!(redact_secrets(json), json.replace("s3cret", REDACTED).replace("Zm9v", REDACTED));
+    }
+
+    #[test]
+    fn what_is_no_secret_stays() {
+        for text in [
+            "cannot read 'x'; it does not begin with 'comity-join-v1.'",
+            "give the token: copy the whole line again, or ask a maintainer",
+            "identity key ed25519:MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE= is not the pinned one",
+            "/home/Alice/Projects/Comity/deploy/agent/netstack/agent.yaml: no such file",
+            "/var/lib/kubelet/pods/0c7b1f2e-9a53-4b38-8d0e-2f6b8a1c9d7e/volumes/kubernetes.io~projected",
+            "sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "spiffe://comity.example/cluster/polytech-campus may not read the broker group's status",
+            "the lease needs NVIDIA-H100-80GB-HBM3-MIG-1g.10gb and RTX-A6000-48GB-ECC-Passive-PCIe4x16",
+            "docs/AReallyLongCamelCaseNameOfAKubernetesResourceDefinitionInAFolder/v1alpha1.yaml",
+        ] {
+            assert_eq!(redact_secrets(text), text);
+        }
+    }
+
+    #[test]
+    fn bearer_tokens_are_redacted() {
+        let jwt =
+            "eyJhbGciOiJSUzI1NiIsImtpZCI6Ilg5In0.eyJpc3MiOiJrdWJlcm5ldGVzL3NlcnZpY2VhY2NvdW50In0.dGhlIHNpZ25hdHVyZQ";
+        assert_eq!(
+            redact_secrets(&format!("unexpected argument '{jwt}' found")),
+            "unexpected argument '[redacted]' found"
+        );
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        // Of 32 bytes, one text in a thousand is mixed too little.
+        #[test]
+        fn random_bytes_in_base64_are_redacted(bytes in prop::collection::vec(any::<u8>(), 96..160), url: bool) {
+            let encoded = if url { URL_SAFE_NO_PAD.encode(&bytes) } else { STANDARD.encode(&bytes) };
+            let shown = redact_secrets(&format!("cannot read '{encoded}'"));
+            prop_assert!(!shown.contains(&encoded), "{}", shown);
+        }
+
+        #[test]
+        fn any_text_is_answered(text in "\\PC*|(comity-join-v1\\.|-----BEGIN |PRIVATE KEY-----|token: |\"|é|\n)*") {
+            prop_assert!(redact_secrets(&text).len() <= text.len() + REDACTED.len() * (text.len() + 1));
+        }
+    }
+}
