@@ -354,7 +354,7 @@ fn signing_root(
     let mut params = CertificateParams::default();
     params.subject_alt_names =
         vec![template::uri_name(&SpiffeId::broker(roots.trust_domain().clone(), 1).to_string())?];
-    params.serial_number = Some(template::serial_of(generation));
+    params.serial_number = Some(template::serial_of(0));
     template::set_validity(&mut params, at, at + Duration::from_secs(60));
     let signed = params.signed_by(issuer.key(), issuer).map_err(CaError::encoding)?;
     let at = UnixTime::since_unix_epoch(at.duration_since(UNIX_EPOCH).unwrap_or_default());

@@ -80,7 +80,7 @@ impl RootAuthority {
         let mut params = template::authority_params(&self.trust_domain, "root", BELOW_ROOT, (begin, end))?;
         let root = params.self_signed(&key).map_err(CaError::encoding)?;
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(BELOW_SUCCESSOR));
-        params.serial_number = Some(template::random_serial());
+        params.serial_number = Some(template::serial_of(0));
         template::set_validity(&mut params, begin, end.min(self.not_after));
         let cross = params.signed_by(&key, &self.issuer).map_err(CaError::encoding)?;
         let previous = Previous { root_pem: self.root_pem.clone(), cross_pem: cross.pem() };

@@ -147,6 +147,10 @@ impl Roots {
         self.hashes().any(|found| bool::from(found.0.ct_eq(&hash.0)))
     }
 
+    pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
+    }
+
     /// Each root alone.
     pub(crate) fn each(&self) -> impl Iterator<Item = Self> {
         self.certificates.iter().filter_map(|root| Self::of(vec![root.clone()], &self.trust_domain).ok())
