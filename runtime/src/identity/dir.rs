@@ -185,7 +185,7 @@ mod tests {
 
     /// A root with the subject of a certificate.
     fn root_named_like(pem: &str, key: &rcgen::KeyPair) -> String {
-        let der = super::super::parse_chain("certificate", pem).unwrap().remove(0);
+        let der = crate::identity::parse_chain("certificate", pem).unwrap().remove(0);
         let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();
         let name = certificate.subject().iter_common_name().next().unwrap().as_str().unwrap().to_owned();
         let mut params = rcgen::CertificateParams::default();
