@@ -21,7 +21,6 @@ use crate::host_name::HostName;
 use crate::identity::{
     AuthorityFacts, BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots, TlsIdentity, parse_chain,
 };
-use crate::secret::SecretString;
 use crate::spiffe::{SpiffeId, TrustDomain};
 
 mod authority_copy;

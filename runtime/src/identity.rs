@@ -21,6 +21,7 @@ use crate::spiffe::{SpiffeError, SpiffeId, TrustDomain};
 mod certificate;
 mod dir;
 mod roots;
+mod succession;
 mod trusted_roots;
 
 pub(crate) use certificate::{AuthorityFacts, BACKDATE, CertificateFacts, serial_prefix};
@@ -56,6 +57,23 @@ pub enum IdentityError {
     /// The URI name of a certificate is not a SPIFFE id of Comity.
     #[error("the certificate carries no valid SPIFFE id: {0}")]
     Spiffe(#[from] SpiffeError),
+    /// A renewal is for another member.
+    #[error("the new certificate is of {found}, and the one that it renews of {expected}; it is not used")]
+    OtherId {
+        /// SPIFFE id of this process.
+        expected: SpiffeId,
+        /// SPIFFE id of the new certificate.
+        found: SpiffeId,
+    },
+    /// A renewal brings a root that no trusted root signed.
+    #[error(
+        "the broker named the root {sha256}, which no trusted root signed; the new certificate is not used: ask your \
+         federation's maintainers whether a broker was taken over, or join again"
+    )]
+    NewRoot {
+        /// Hash of the root.
+        sha256: RootHash,
+    },
     /// A certificate does not have exactly one URI name.
     #[error("the certificate carries {found} URI names, want exactly one SPIFFE id")]
     UriNames {

@@ -73,8 +73,9 @@ fn certificates() {
     let leaf = CertificateDer::from_pem_slice(chain.as_bytes()).expect("a certificate");
     fuzz!("certificate", vec![leaf.to_vec()], move |der: &[u8]| {
         let chain = pem_of(der);
-        let _ = Roots::from_pem(&chain);
-        let _ = text(der).map(Roots::from_pem);
+        let domain = id().trust_domain().clone();
+        let _ = Roots::from_pem(&chain, &domain);
+        let _ = text(der).map(|text| Roots::from_pem(text, &domain));
         TlsIdentity::from_pem(&IdentityPem { key: key.clone(), chain, ca: ca.clone() }).is_ok()
     });
 }

@@ -100,7 +100,7 @@ impl Renewal {
             .into_inner();
         let pem = IdentityPem { key: fresh.key_pem, chain: answer.certificate_pem, ca: answer.ca_pem };
         let directory = self.directory.clone();
-        let save = tokio::task::spawn_blocking(move || directory.save(&pem));
+        let save = tokio::task::spawn_blocking(move || directory.renew(&pem));
         Ok(save.await.map_err(|error| RenewError::Call(error.to_string()))??)
     }
 }

@@ -34,11 +34,13 @@ pub(super) struct InitArgs {
     /// Output directory of the admin's key and certificate.
     #[arg(long, value_name = "DIR")]
     admin_out: PathBuf,
-    /// Directory of the root: keep it offline. A root that is there already is used. Default: DATA-root.
+    /// Directory of the root: keep it offline [default: DATA-root].
+    ///
+    /// A root that is there already is used.
     #[arg(long, value_name = "DIR")]
     root_out: Option<PathBuf>,
     /// Directory of an intermediate that another authority made: tls.crt, tls.key, ca.crt. Makes no root.
-    #[arg(long, value_name = "DIR", conflicts_with = "root_out")]
+    #[arg(long, hide_short_help = true, value_name = "DIR", conflicts_with = "root_out")]
     ca: Option<PathBuf>,
 }
 

@@ -83,7 +83,7 @@ pub(super) struct UpArgs {
     /// Directory of the root of a new federation: keep it offline.
     ///
     /// A root that is there already is used. Default: DATA-root.
-    #[arg(long, value_name = "DIR", conflicts_with = "join")]
+    #[arg(long, hide_short_help = true, value_name = "DIR", conflicts_with = "join")]
     root_out: Option<PathBuf>,
     /// Print what a first start would choose.
     #[arg(long)]

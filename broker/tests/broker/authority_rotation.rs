@@ -32,7 +32,7 @@ async fn get_federation(federation: &Federation, pem: &IdentityPem) -> v1::GetFe
 
 async fn renewed(federation: &Federation, pem: &IdentityPem) -> IdentityPem {
     let key = KeyAndCsr::generate().unwrap();
-    let request = v1::RenewCertificateRequest { csr_der: key.csr.as_bytes().to_vec() };
+    let request = v1::RenewCertificateRequest { csr_der: key.csr.as_bytes().to_vec(), ..Default::default() };
     let mut client = FederationServiceClient::new(client(federation, pem));
     let answer = client.renew_certificate(request).await.unwrap().into_inner();
     IdentityPem { key: key.key_pem, chain: answer.certificate_pem, ca: answer.ca_pem }

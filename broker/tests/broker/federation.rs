@@ -193,7 +193,7 @@ impl Federation {
     /// A channel to each broker, in order.
     pub(crate) fn channels(&self, pem: &IdentityPem) -> Vec<BrokerChannel> {
         let source = IdentitySource::new(TlsIdentity::from_pem(pem).unwrap());
-        let tls = ClientTls::new(Roots::from_pem(self.ca().root_pem()).unwrap(), source.subscribe());
+        let tls = ClientTls::new(self.ca().roots(), source.subscribe());
         let brokers = self.broker.iter().chain(&self.others);
         let endpoints = brokers.map(|broker| BrokerEndpoints::new([broker.client_addr().to_string()]).unwrap());
         endpoints.map(|endpoints| connect(&endpoints, &tls)).collect()

@@ -14,7 +14,7 @@ use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
 use comity_runtime::tls::dial;
-use comity_runtime::{BrokerChannel, BrokerEndpoints, ClientTls, Roots};
+use comity_runtime::{BrokerChannel, BrokerEndpoints, ClientTls, TlsIdentity};
 use tokio::io::AsyncReadExt as _;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -116,8 +116,8 @@ impl Flooder {
                 runtime.spawn(async move { task.report(agent).await });
             }
             FloodKind::Connections => {
-                let (tls, address) =
-                    (ClientTls::anonymous(Roots::from_pem(&loud.pem.ca)?), leader.addresses()[0].clone());
+                let roots = TlsIdentity::from_pem(&loud.pem)?.roots().clone();
+                let (tls, address) = (ClientTls::anonymous(roots), leader.addresses()[0].clone());
                 for _ in 0..FLOOD_CALLS {
                     let (task, tls, address) = (task.clone(), tls.clone(), address.clone());
                     runtime.spawn(async move { task.connect(&tls, &address).await });

@@ -172,7 +172,7 @@ fn clients_that_check_host_names_accept_a_broker_by_its_names_only() {
         WebPkiServerVerifier::builder_with_provider(roots.into(), crate::crypto::provider()).build().unwrap();
     let accepts = |name: &str| {
         let name = name.to_owned().try_into().unwrap();
-        verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], rustls_pki_types::UnixTime::now()).is_ok()
+        verifier.verify_server_cert(&chain[0], &chain[1..], &name, &[], UnixTime::now()).is_ok()
     };
     assert!(["lb.test", "127.0.0.1", "::1"].into_iter().all(accepts));
     assert!(!["other.test", "127.0.0.2"].into_iter().any(accepts));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, SubjectPublicKeyInfo};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData as _, SubjectPublicKeyInfo};
 use rustls_pki_types::CertificateDer;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};

@@ -86,6 +86,25 @@ impl AuthorityFacts {
     }
 }
 
+/// Whether `cross` certifies the key and the name of `root` as an authority above intermediates, is signed by `trusted`,
+/// and has not ended at a time. An intermediate does not qualify: its own key could pass for a root.
+pub(super) fn authority_signed_by(
+    cross: &CertificateDer<'_>,
+    root: &CertificateDer<'_>,
+    trusted: &CertificateDer<'_>,
+    at: SystemTime,
+) -> bool {
+    let (Ok(cross), Ok(root), Ok(trusted)) = (parse(cross), parse(root), parse(trusted)) else { return false };
+    let constraints = cross.basic_constraints().ok().flatten().map(|extension| extension.value);
+    let signs_authorities =
+        constraints.is_some_and(|it| it.ca && it.path_len_constraint.is_some_and(|length| length >= 1));
+    let same_authority =
+        cross.subject().as_raw() == root.subject().as_raw() && cross.public_key().raw == root.public_key().raw;
+    let by_trusted = cross.issuer().as_raw() == trusted.subject().as_raw()
+        && cross.verify_signature(Some(trusted.public_key())).is_ok();
+    signs_authorities && same_authority && by_trusted && from_unix_seconds(cross.validity().not_after.timestamp()) >= at
+}
+
 fn parse<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, IdentityError> {
     let fail = |reason: String| IdentityError::Certificate { reason };
     let (rest, certificate) = X509Certificate::from_der(der).map_err(|error| fail(error.to_string()))?;

@@ -107,7 +107,8 @@ impl Roots {
     /// [`IdentityError::Pin`] if none has; otherwise like [`from_pem`](Self::from_pem).
     pub fn from_pem_pinned(pem: &str, trust_domain: &TrustDomain, pin: &RootHash) -> Result<Self, IdentityError> {
         let roots = Self::from_pem(pem, trust_domain)?;
-        match roots.hashes().next() {
+        let first = roots.hashes().next();
+        match first {
             Some(found) if !roots.contains(pin) => Err(IdentityError::Pin { expected: *pin, found }),
             _ => Ok(roots),
         }
@@ -144,6 +145,10 @@ impl Roots {
     #[must_use]
     pub fn contains(&self, hash: &RootHash) -> bool {
         self.hashes().any(|found| bool::from(found.0.ct_eq(&hash.0)))
+    }
+
+    pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
     }
 
     /// Each root alone.

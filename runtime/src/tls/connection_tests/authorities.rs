@@ -40,11 +40,12 @@ fn identity(leaf: &Certified, presented: &[&str], roots: &str) -> TlsIdentity {
     TlsIdentity::from_pem(&IdentityPem { key, chain, ca: roots.to_owned() }).unwrap()
 }
 
-/// The reasons why `ours` refuses `theirs`: as server, then as client.
+/// The reasons why `ours` refuses `theirs`, which accepts it: as server, then as client.
 async fn refusals(ours: &TlsIdentity, theirs: &TlsIdentity) -> [Option<String>; 2] {
+    let roots = ours.roots();
+    let client = |source: &IdentitySource| ClientTls::new(roots, source.subscribe());
+    let server = |source: &IdentitySource| ServerTls::new(source.subscribe(), roots);
     let (ours, theirs) = (IdentitySource::new(ours.clone()), IdentitySource::new(theirs.clone()));
-    let client = |source: &IdentitySource| ClientTls::new(TrustedRoots::of(source), source.subscribe());
-    let server = |source: &IdentitySource| ServerTls::new(source.subscribe(), TrustedRoots::of(source));
     let as_server = handshake(&server(&ours), &client(&theirs)).await.0;
     let as_client = handshake(&server(&theirs), &client(&ours)).await.1;
     [as_server.err().map(|error| error.to_string()), as_client.err().map(|error| error.to_string())]
