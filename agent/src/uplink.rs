@@ -158,8 +158,19 @@ fn is_stream(opened: Option<&Opened>, number: u64) -> bool {
 impl Uplink {
     /// Runs until stopped.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { parts, metrics, brokers, tls, mut identity, nodes, data, desired, outage_grace_ms, resync, readiness } =
-            self;
+        let Self {
+            parts,
+            metrics,
+            brokers,
+            tls,
+            mut identity,
+            nodes,
+            data,
+            desired,
+            outage_grace_ms,
+            resync,
+            readiness,
+        } = self;
         let (clock, fence) = (Arc::clone(&parts.clock), parts.fence.clone());
         let shared = Arc::new(Shared {
             instance: parts.entropy.unique_hex(),

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cluster, completions, context, doctor, institution, invitation, lease, login, man, offers, peering, policy, quote, raft,
-    request, status, top, user, version, whoami,
+    cluster, completions, context, doctor, institution, invitation, lease, login, man, offers, peering, policy, quote,
+    raft, request, status, top, user, version, whoami,
 };
 use crate::dev::DevArgs;
 use crate::exit;

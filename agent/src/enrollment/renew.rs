@@ -10,8 +10,8 @@ use comity_runtime::ca::CaError;
 use comity_runtime::identity::IdentityError;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{
-    Backoff, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySource, KeyAndCsr, KnownBrokers, TlsIdentity,
-    tls,
+    Backoff, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySource, KeyAndCsr, KnownBrokers,
+    TlsIdentity, tls,
 };
 use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;

@@ -84,11 +84,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
         (
             "RevokeUser",
             // A name that cannot be: the call is let through and changes nothing.
-            gate(
-                federation
-                    .revoke_user(v1::RevokeUserRequest { user: "-".into(), idempotency_key: key() })
-                    .await,
-            ),
+            gate(federation.revoke_user(v1::RevokeUserRequest { user: "-".into(), idempotency_key: key() }).await),
         ),
         (
             "SuspendInstitution",
@@ -118,7 +114,10 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             "RenewCertificate",
             gate(
                 federation
-                    .renew_certificate(v1::RenewCertificateRequest { csr_der, ..v1::RenewCertificateRequest::default() })
+                    .renew_certificate(v1::RenewCertificateRequest {
+                        csr_der,
+                        ..v1::RenewCertificateRequest::default()
+                    })
                     .await,
             ),
         ),

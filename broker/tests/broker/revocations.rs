@@ -213,7 +213,8 @@ fn an_evicted_clusters_streams_end_on_every_broker() {
                 let refused = client.list_clusters(v1::ListClustersRequest::default()).await.unwrap_err();
                 assert_eq!(code(&refused), revoked());
             }
-            let refused = renew(federation.channel(&member.pem), &member.pem, Some(&member.identity)).await.unwrap_err();
+            let refused =
+                renew(federation.channel(&member.pem), &member.pem, Some(&member.identity)).await.unwrap_err();
             assert_eq!(code(&refused), revoked());
             let still = tokio::time::timeout(Duration::from_millis(200), bystander.end()).await;
             assert!(still.is_err(), "another member's stream ended: {still:?}");

@@ -13,8 +13,8 @@ pub use invite::ClusterInviteArgs;
 pub use voucher::VoucherCommand;
 
 use super::completions::known_ids;
-use crate::listings;
 use crate::failure::Failure;
+use crate::listings;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call};
 use crate::views::Cluster;

@@ -37,7 +37,9 @@ placed. Leases that have not ended yet go on; ended ones do not come back.
 
 /// `comity institution`.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  comity institution suspend polytechnic\n  comity institution resume polytechnic\n")]
+#[command(
+    after_help = "Examples:\n  comity institution suspend polytechnic\n  comity institution resume polytechnic\n"
+)]
 pub enum InstitutionCommand {
     /// Suspend an institution: end its calls, and treat its leases
     #[command(after_help = SUSPEND_EXAMPLES)]
@@ -96,12 +98,8 @@ impl InstitutionSuspendArgs {
             .run(subject, |dry_run, leases, idempotency_key| {
                 let (mut client, institution) = (client.clone(), self.institution.clone());
                 async move {
-                    let request = v1::SuspendInstitutionRequest {
-                        institution,
-                        leases: leases.into(),
-                        dry_run,
-                        idempotency_key,
-                    };
+                    let request =
+                        v1::SuspendInstitutionRequest { institution, leases: leases.into(), dry_run, idempotency_key };
                     Ok(call(client.suspend_institution(request)).await?.effects.unwrap_or_default())
                 }
             })

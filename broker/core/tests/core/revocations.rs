@@ -251,7 +251,10 @@ fn who_may_revoke() {
         let refusal = refusal_of(&mut federation, alice(), command).unwrap();
         assert_eq!(refusal.code, Code::PermissionDenied, "{refusal}");
     }
-    federation.with_terms("contact: \"ops@west.example\"", "contact: \"ops@west.example\", operators: [\"spiffe://test.example/user/olga\"]");
+    federation.with_terms(
+        "contact: \"ops@west.example\"",
+        "contact: \"ops@west.example\", operators: [\"spiffe://test.example/user/olga\"]",
+    );
     let olga = || Actor::User("spiffe://test.example/user/olga".to_owned());
     let refused = |federation: &mut Federation, command| refusal_of(federation, olga(), command).map(|it| it.code);
     let denied = Some(Code::PermissionDenied);

@@ -87,7 +87,8 @@ impl AgentHandlers {
         let open = self.context.streams.open(&cluster)?;
         let (sender, receiver) = mpsc::channel(ACK_QUEUE_CAPACITY);
         let (desired, shown) = mpsc::channel(DESIRED_QUEUE_CAPACITY);
-        let stream = AgentStream { context: self.context.clone(), life, caller, cluster, sender: sender.clone(), desired };
+        let stream =
+            AgentStream { context: self.context.clone(), life, caller, cluster, sender: sender.clone(), desired };
         let incoming = request.into_inner();
         let task = async move {
             let _open = open;

@@ -43,8 +43,7 @@ impl ClusterEvictArgs {
             .run(subject, |dry_run, leases, idempotency_key| {
                 let (mut client, cluster) = (client.clone(), self.cluster.clone());
                 async move {
-                    let request =
-                        v1::EvictClusterRequest { cluster, leases: leases.into(), dry_run, idempotency_key };
+                    let request = v1::EvictClusterRequest { cluster, leases: leases.into(), dry_run, idempotency_key };
                     Ok(call(client.evict_cluster(request)).await?.effects.unwrap_or_default())
                 }
             })

@@ -157,11 +157,8 @@ mod tests {
 
     #[test]
     fn the_question_names_what_ends() {
-        let effects = |leases, requests| v1::RevocationEffects {
-            clusters: vec!["ncc-main".to_owned()],
-            leases,
-            requests,
-        };
+        let effects =
+            |leases, requests| v1::RevocationEffects { clusters: vec!["ncc-main".to_owned()], leases, requests };
         let evicted = |treatment, effects| consequence(&Revocation::Eviction("ncc-main".into()), treatment, &effects);
         assert_eq!(
             evicted(Treatment::Stop, effects(3, 1)),

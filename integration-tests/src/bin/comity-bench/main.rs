@@ -241,8 +241,8 @@ mod tests {
     fn every_command_reads_its_defaults() {
         const FILES: &str = "--nodes nodes.csv --pods pods.csv";
         let commands = [
-            "burst", "agent", "chaos", "hostile", "failover", "durable", "fairness", "batching", "reclaim", "failures", "growth",
-            "flood",
+            "burst", "agent", "chaos", "hostile", "failover", "durable", "fairness", "batching", "reclaim", "failures",
+            "growth", "flood",
         ];
         let with_files = ["place", "match", "federation", "bound", "batching"].map(|name| format!("{name} {FILES}"));
         for line in commands.into_iter().map(str::to_owned).chain(with_files) {

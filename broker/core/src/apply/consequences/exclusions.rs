@@ -75,8 +75,11 @@ impl Transition<'_> {
 
     /// Counts the evicted side of an ending lease as clean: nobody reports for it any more.
     pub(super) fn clean_for_evicted(&mut self, id: LeaseId) {
-        let Some(lease) = self.state().leases.get(&id).filter(|lease| lease.state == LeaseState::Ending) else { return };
-        let (origin, donor) = (is_evicted(self.state(), &lease.origin), is_evicted(self.state(), &lease.placement.donor));
+        let Some(lease) = self.state().leases.get(&id).filter(|lease| lease.state == LeaseState::Ending) else {
+            return;
+        };
+        let (origin, donor) =
+            (is_evicted(self.state(), &lease.origin), is_evicted(self.state(), &lease.placement.donor));
         if !origin && !donor {
             return;
         }

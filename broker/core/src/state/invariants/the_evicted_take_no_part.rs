@@ -27,7 +27,8 @@ fn check(state: &State) -> Vec<String> {
             if !is_used && held.state != PeeringState::Draining {
                 violations.push(format!("{peering} is {:?} without a lease in force", held.state));
             }
-            if held.state == PeeringState::Draining && !held.side_of(id).is_some_and(|side| held.closed.contains(&side)) {
+            if held.state == PeeringState::Draining && !held.side_of(id).is_some_and(|side| held.closed.contains(&side))
+            {
                 violations.push(format!("{peering} waits for {id}"));
             }
         }

@@ -115,14 +115,15 @@ impl FederationHandlers {
         };
         self.context.group.read(Consistency::Linearizable, stands).await??;
         let (now, ends) = (self.context.issued_at(), UNIX_EPOCH + Duration::from_millis(not_after.0));
-        let validity = ends.duration_since(now).ok().filter(|left| *left >= Duration::from_secs(1)).ok_or_else(|| {
-            Refusal::new(
-                Code::InvalidToken,
-                "the certificate of this join has expired",
-                "ask for a new token: `comity cluster invite --replace` or `comity user add`",
-            )
-            .at("secret", "[redacted]")
-        })?;
+        let validity =
+            ends.duration_since(now).ok().filter(|left| *left >= Duration::from_secs(1)).ok_or_else(|| {
+                Refusal::new(
+                    Code::InvalidToken,
+                    "the certificate of this join has expired",
+                    "ask for a new token: `comity cluster invite --replace` or `comity user add`",
+                )
+                .at("secret", "[redacted]")
+            })?;
         let issued = self.context.ca.issue(csr, id, &[], validity, now, generation).map_err(csr_refused)?;
         tracing::info!(%id, serial = issued.serial, generation, "certificate issued");
         Ok((issued.chain_pem, timestamp(issued.not_after)))
