@@ -95,7 +95,7 @@ impl NamespaceKeeper {
 }
 
 /// An item for each change of the networks.
-fn changes<T: Send + Sync + 'static>(networks: watch::Receiver<T>) -> impl futures::Stream<Item = ()> + Send + Sync {
+fn changes<T: Send + Sync + 'static>(networks: watch::Receiver<T>) -> impl futures::Stream<Item = ()> + Send {
     futures::stream::unfold(networks, |mut networks| async move {
         networks.changed().await.ok()?;
         Some(((), networks))
