@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use comity_agent_delivery::GuestPolicies;
 use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
-use comity_agent_model::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::local_policy::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
 use comity_agent_workload::webhook::WebhookSettings;

@@ -24,7 +24,7 @@ use comity_agent_fabric::{
     WireguardKey, expose, fabric_addresses, forward_api, forward_local,
 };
 use comity_agent_model::api_port::API_PORT;
-use comity_agent_model::client_check::ClientCheck;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::{Builder, Runtime};
 

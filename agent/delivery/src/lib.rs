@@ -24,12 +24,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use comity_agent_model::client_check::ClientCheck;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use comity_agent_model::gpu_demand::GpuDemand;
 use comity_agent_model::lease::placement::Placement;
-use comity_agent_model::target_namespace::DEFAULT_TARGET_NAMESPACE;
+use comity_agent_model::lease::target_namespace::DEFAULT_TARGET_NAMESPACE;
 use comity_runtime::SecretString;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;

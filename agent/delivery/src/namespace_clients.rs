@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::within_limit;
-use comity_agent_model::client_check::ClientCheck;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
 use kube::{Api, Client};

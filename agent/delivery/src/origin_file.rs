@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use comity_agent_model::client_check::ClientCheck;
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use comity_runtime::atomic_file;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;

@@ -13,10 +13,10 @@ use std::sync::Arc;
 
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::call::{apply, call, call_opt, creating, own_labels};
-use comity_agent_model::client_check::ClientCheck;
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
-use comity_agent_model::target_namespace::{DEFAULT_TARGET_NAMESPACE, NamespaceUse, TENANT_LABEL};
+use comity_agent_model::lease::target_namespace::{DEFAULT_TARGET_NAMESPACE, NamespaceUse, TENANT_LABEL};
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use k8s_openapi::ByteString;

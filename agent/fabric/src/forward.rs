@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_model::api_port::API_PORT;
-use comity_agent_model::client_check::ClientCheck;
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_agent_model::api_port::API_PORT;
-use comity_agent_model::client_check::ClientCheck;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use defguard_boringtun::noise::{Tunn, TunnResult};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

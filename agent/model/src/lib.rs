@@ -5,8 +5,6 @@
 
 pub mod api_port;
 pub mod boot_time;
-pub mod borrowing_policy;
-pub mod client_check;
 pub mod delivery_error;
 pub mod desired;
 pub mod desired_state;
@@ -24,4 +22,3 @@ pub mod object_id;
 pub mod peering;
 pub mod settings;
 pub mod status_reasons;
-pub mod target_namespace;

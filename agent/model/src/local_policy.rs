@@ -1,4 +1,6 @@
-//! The cluster's own limits on lending. The donor's agent enforces them even against the broker.
+//! The cluster's own limits on lending, and beside them those on borrowing. The donor's agent enforces them even against the broker.
+
+pub mod borrowing_policy;
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Checks the section `borrowing` of the agent's configuration.
 
-use comity_agent_model::borrowing_policy::BorrowingPolicy;
+use comity_agent_model::local_policy::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::settings::SettingChecks;
 use comity_types::is_dns_label;
 

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_model::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::{Desired, Update};
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::local_policy::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::nodes::Nodes;
 use comity_agent_model::object_id::ObjectId;
 use comity_runtime::Backoff;

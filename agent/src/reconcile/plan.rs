@@ -21,11 +21,11 @@ mod placement_check;
 
 use std::collections::BTreeSet;
 
-use comity_agent_model::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::envelope::Envelope;
 use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::local_policy::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::node_service::NodeService;
 use comity_agent_model::object_id::ObjectId;
 use comity_agent_model::peering::PeeringDirective;

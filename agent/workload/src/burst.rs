@@ -40,7 +40,7 @@ mod properties;
 pub use broker::BrokerRequests;
 pub use burst_loop::{BurstContext, run};
 pub use burst_request::BurstRequest;
-pub use comity_agent_model::target_namespace::{OFFLOAD_LABEL, TENANT_LABEL};
+pub use comity_agent_model::lease::target_namespace::{OFFLOAD_LABEL, TENANT_LABEL};
 pub use facts::namespace::Rules;
 pub(crate) use facts::namespace::duration_ms;
 pub use facts::pod::{Owner, PodFacts, PodRef};

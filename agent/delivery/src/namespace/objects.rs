@@ -9,8 +9,8 @@ use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::lease_id::{
     DEVICES_ANNOTATION, GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, namespace_name,
 };
+use comity_agent_model::lease::target_namespace::TENANT_LABEL;
 use comity_agent_model::local_policy::GuestEgress;
-use comity_agent_model::target_namespace::TENANT_LABEL;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicySpec};

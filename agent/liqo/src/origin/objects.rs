@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::call::own_labels;
 use comity_agent_model::lease::lease_id::LEASE_LABEL;
-use comity_agent_model::target_namespace::TENANT_LABEL;
+use comity_agent_model::lease::target_namespace::TENANT_LABEL;
 use comity_types::LeaseId;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use comity_agent_kubernetes::call::{MANAGED_BY, call, call_opt, creating};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_agent_model::target_namespace::TENANT_LABEL;
+use comity_agent_model::lease::target_namespace::TENANT_LABEL;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 

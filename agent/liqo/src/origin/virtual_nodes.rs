@@ -6,7 +6,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::call::{Pager, call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease::lease_id::LEASE_LABEL;
-use comity_agent_model::target_namespace::NamespaceUse;
+use comity_agent_model::lease::target_namespace::NamespaceUse;
 use comity_policy::quantity::nano as quantity_nano;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Node};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use comity_agent_model::client_check::ClientCheck;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use ipnet::IpNet;
 
 /// Hosts of configured networks, and the pods of the lease's namespace.

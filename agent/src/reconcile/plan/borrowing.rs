@@ -1,9 +1,9 @@
 //! What this cluster's own policies say about its peers, whatever the broker arranged.
 
-use comity_agent_model::borrowing_policy::BorrowingTerms;
 use comity_agent_model::lease::Lease;
+use comity_agent_model::lease::target_namespace::DEFAULT_TARGET_NAMESPACE;
+use comity_agent_model::local_policy::borrowing_policy::BorrowingTerms;
 use comity_agent_model::peering::PeeringDirective;
-use comity_agent_model::target_namespace::DEFAULT_TARGET_NAMESPACE;
 use comity_agent_state::record::OriginRecord;
 use comity_types::Side;
 

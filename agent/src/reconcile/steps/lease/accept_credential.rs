@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use comity_agent_delivery::{ApiCredential, Credential, VirtualNodeGrant};
 use comity_agent_fabric::{FabricError, LocalForward, PeerHandle, forward_local};
-use comity_agent_model::client_check::ClientCheck;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use comity_agent_model::lease::Lease;
 use comity_agent_state::store::Store;
 

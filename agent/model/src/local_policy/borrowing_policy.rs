@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::local_policy::is_allowed;
+use super::is_allowed;
 
 /// Local borrowing limits, as the configuration file says them under `borrowing`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
