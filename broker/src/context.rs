@@ -233,6 +233,33 @@ impl Context {
         Ok(self.group.read(consistency, f).await??)
     }
 
+    /// Computes an answer from a copy of the state that includes everything acknowledged before the call.
+    ///
+    /// # Errors
+    /// [`RpcError::LimitReached`] where the caller, its institution or this broker has too many long calls under way.
+    pub async fn read_long<T, F>(&self, caller: &Caller, what: &'static str, read: F) -> Result<T, RpcError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&State) -> T + Send + 'static,
+    {
+        let slot = self.long_calls.begin(caller, self.hub.policy().as_deref())?;
+        self.group.catch_up().await?;
+        self.long_calls.read(slot, |known| self.group.copy_after(known), what, read).await
+    }
+
+    /// Computes an answer without the state, as a long call.
+    ///
+    /// # Errors
+    /// As [`read_long`](Self::read_long).
+    pub async fn compute_long<T, F>(&self, caller: &Caller, what: &'static str, compute: F) -> Result<T, RpcError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let slot = self.long_calls.begin(caller, self.hub.policy().as_deref())?;
+        self.long_calls.compute(slot, what, compute).await
+    }
+
     /// The same error; a refusal because of an unknown name suggests the nearest one that the caller may be told.
     #[must_use]
     pub fn with_suggestion(&self, caller: &Caller, error: RpcError) -> RpcError {

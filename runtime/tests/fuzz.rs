@@ -86,7 +86,7 @@ fn certificate_requests() {
     let request = KeyAndCsr::generate().expect("a request");
     fuzz!("certificate_request", vec![request.csr.as_bytes().to_vec()], move |der: &[u8]| {
         let Ok(csr) = CsrDer::new(der.to_vec()) else { return false };
-        authority.issue(&csr, &id(), &[], Duration::from_secs(3600), SystemTime::now()).is_ok()
+        authority.issue(&csr, &id(), &[], Duration::from_secs(3600), SystemTime::now(), 0).is_ok()
     });
 }
 

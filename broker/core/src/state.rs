@@ -17,7 +17,6 @@ pub(crate) mod timers;
 pub(crate) mod transition;
 pub(crate) mod usable;
 
-use std::borrow::Borrow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
@@ -420,7 +419,7 @@ impl Derived {
 }
 
 /// Counts one less, and removes a count of zero.
-fn count_down<K: Ord + Borrow<Q>, Q: Ord + ?Sized>(counts: &mut BTreeMap<K, usize>, key: &Q) {
+fn count_down<K: Ord + std::borrow::Borrow<Q>, Q: Ord + ?Sized>(counts: &mut BTreeMap<K, usize>, key: &Q) {
     if let Some(count) = counts.get_mut(key) {
         *count -= 1;
         if *count == 0 {

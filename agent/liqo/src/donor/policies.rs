@@ -49,7 +49,7 @@ pub const POLICY_NAMES: [&str; 7] = [
 
 /// Name of the ConfigMap with the leases in force.
 #[must_use]
-pub const fn params_name() -> &'static str {
+pub(crate) const fn params_name() -> &'static str {
     "comity-liqo-grants"
 }
 
@@ -101,7 +101,7 @@ impl Default for PolicySettings {
 /// Each policy and its binding. Every field that an API server would fill in is there, so that what is read back can be
 /// compared.
 #[must_use]
-pub fn policy_objects(settings: &PolicySettings) -> Vec<Value> {
+pub(crate) fn policy_objects(settings: &PolicySettings) -> Vec<Value> {
     let others = [consumer_objects::objects(settings), pods::pod(), consumer_objects::grants(settings)];
     let all = expressions::all(settings).into_iter().chain(others);
     all.flat_map(|policy| [policy.object(), policy.binding(settings)]).collect()
@@ -118,7 +118,7 @@ pub fn policy_manifest(settings: &PolicySettings) -> Result<String, serde_saphyr
 
 /// The ConfigMap with the leases in force; `liqo_id` is this cluster's own.
 #[must_use]
-pub fn grants_object(settings: &PolicySettings, liqo_id: &str, grants: &Grants) -> Value {
+pub(crate) fn grants_object(settings: &PolicySettings, liqo_id: &str, grants: &Grants) -> Value {
     let labels = json!({ MANAGED_BY.0: MANAGED_BY.1, PART_LABEL.0: PART_LABEL.1 });
     json!({
         "apiVersion": "v1",

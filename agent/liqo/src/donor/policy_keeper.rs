@@ -335,7 +335,7 @@ mod tests {
     #[tokio::test]
     async fn the_owner_is_told_which_policy_is_missing_older_or_changed() {
         let settings = PolicySettings::default();
-        let missing = async |objects| missing_policies(&client(objects), &settings).await.unwrap();
+        let missing = async |objects: Vec<Value>| missing_policies(&client(objects), &settings).await.unwrap();
         let shipped = policy_objects(&settings);
         assert!(missing(shipped.clone()).await.is_empty());
         assert_eq!(missing(Vec::new()).await.len(), shipped.len());

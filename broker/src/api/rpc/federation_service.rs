@@ -18,7 +18,7 @@ use tonic::Request;
 use crate::api::authorize::{Rpc, may_invite};
 use crate::api::caller::Caller;
 use crate::api::convert::csr::{parse_csr, parse_signature};
-use crate::api::convert::{cluster, rights};
+use crate::api::convert::{cluster, rights, timestamp};
 use crate::api::invitation::Lifetimes;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;

@@ -10,12 +10,12 @@
 use std::sync::Arc;
 
 use comity_core::{State, snapshot};
+use comity_policy::Bundle;
 use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
 
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
 use crate::api::shares::caller_slots::{CallLimits, CallerSlot, CallerSlots};
-use crate::context::Context;
 
 /// Long calls under way, waiting ones included. They take turns, so a caller's share decides how long others wait.
 pub static LONG_CALLS: CallLimits = CallLimits {
@@ -54,44 +54,38 @@ impl Default for LongCalls {
     }
 }
 
-impl Context {
-    /// Computes an answer from a copy of the state that includes everything acknowledged before the call.
+impl LongCalls {
+    /// Counts a call until the result is dropped.
     ///
     /// # Errors
-    /// [`RpcError::LimitReached`] where the caller, its institution or this broker has too many long calls under way;
-    /// otherwise as [`Group::read`](crate::group::Group::read).
-    pub async fn read_long<T, F>(&self, caller: &Caller, what: &'static str, read: F) -> Result<T, RpcError>
-    where
-        T: Send + 'static,
-        F: FnOnce(&State) -> T + Send + 'static,
-    {
-        let slot = self.long_calls.slots.take(caller, self.hub.policy().as_deref())?;
-        self.group.catch_up().await?;
-        self.long_calls.read(slot, |known| self.group.copy_after(known), what, read).await
+    /// [`RpcError::LimitReached`].
+    pub fn begin(&self, caller: &Caller, bundle: Option<&Bundle>) -> Result<CallerSlot, RpcError> {
+        self.slots.take(caller, bundle)
     }
 
-    /// Computes an answer without the state.
+    /// Computes an answer without the state, in a turn.
     ///
     /// # Errors
-    /// As [`read_long`](Self::read_long).
-    pub async fn compute_long<T, F>(&self, caller: &Caller, what: &'static str, compute: F) -> Result<T, RpcError>
+    /// [`RpcError::Internal`] where `compute` panics.
+    pub async fn compute<T, F>(&self, slot: CallerSlot, what: &'static str, compute: F) -> Result<T, RpcError>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let slot = self.long_calls.slots.take(caller, self.hub.policy().as_deref())?;
-        let turn = Arc::clone(&self.long_calls.turn).lock_owned().await;
+        let turn = Arc::clone(&self.turn).lock_owned().await;
         on_thread(what, move || {
             let _held = (slot, turn);
             compute()
         })
         .await
     }
-}
 
-impl LongCalls {
-    /// Computes in a turn. `copy` gets the entry of the copy that is held, and returns a newer copy if there is one.
-    async fn read<T, F>(
+    /// Computes an answer from a copy of the state, in a turn. `copy` gets the entry of the copy that is held, and
+    /// returns a newer copy if there is one.
+    ///
+    /// # Errors
+    /// [`RpcError::Internal`] where `read` panics.
+    pub async fn read<T, F>(
         &self,
         slot: CallerSlot,
         copy: impl FnOnce(Option<u64>) -> Option<(u64, State)>,

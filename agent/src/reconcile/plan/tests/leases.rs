@@ -30,6 +30,21 @@ fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
 }
 
 #[test]
+fn the_tunnel_of_a_revoked_origin_does_not_wait_for_the_end_of_its_lease() {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Active)];
+    sim.settle();
+    sim.records.outbox.clear();
+    sim = sim.peering(PeeringState::Draining, 1, Bundles::Known);
+    sim.desired.leases[0].state = Some(LeaseState::Ending);
+    assert_eq!(sim.names(), ["close-peering", "remove-lease"], "one plan does both at once");
+    // A donor that was offline has the same to do when it is back.
+    sim.restart();
+    assert_eq!(sim.settle(), ["close-peering", "remove-lease"]);
+    assert!(sim.records.peerings.is_empty() && sim.records.donors[&LEASE].removed);
+}
+
+#[test]
 fn a_prepared_lease_marks_its_nodes_again_and_one_that_ends_does_not() {
     let mut sim = connected_donor();
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];

@@ -1,6 +1,6 @@
 //! Issues certificates to members. The state decides about the generation and the end of each one before it is issued.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use comity_core::command::RecordCertificate;
 use comity_core::refusal::Code;
@@ -17,6 +17,7 @@ use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
 use crate::api::caller_life::CallerLife;
 use crate::api::convert::csr::{parse_csr, parse_signature};
+use crate::api::convert::timestamp;
 use crate::api::rpc_error::RpcError;
 use crate::context::complete;
 use crate::group::Consistency;
@@ -156,9 +157,4 @@ fn csr_refused(error: CaError) -> RpcError {
             RpcError::Internal { what: "issuing the certificate" }
         }
     }
-}
-
-fn timestamp(time: SystemTime) -> Timestamp {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
