@@ -168,7 +168,7 @@ fn edited(valid: &[Vec<u8>], script: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = valid.get(usize::from(*pick) % valid.len().max(1))?.clone();
     for edit in edits.chunks_exact(EDIT_BYTES).take(MAX_EDITS) {
         let [action, high, low, value] = *edit else { break };
-        let place = usize::from(u16::from_be_bytes([high, low])) * (bytes.len() + 1) >> 16;
+        let place = (usize::from(u16::from_be_bytes([high, low])) * (bytes.len() + 1)) >> 16;
         let until = (place + 1 + usize::from(value)).min(bytes.len());
         match action % 8 {
             0 => bytes.get_mut(place).into_iter().for_each(|byte| *byte ^= 1 << (value % 8)),
