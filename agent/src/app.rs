@@ -17,7 +17,7 @@ use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GateRevie
 use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
-    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, private_files,
+    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, TrustedRoots, private_files,
 };
 use tokio::sync::{Notify, watch};
 
@@ -33,6 +33,7 @@ use crate::observe::Inventory;
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::CrashPoint;
 use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, RemapBook, Settling, Tunnels};
+use crate::services::lending;
 use crate::services::local_api;
 use crate::services::measured;
 use crate::services::node_service::Prepared;
@@ -176,9 +177,8 @@ impl Agent {
             id: identity.id().to_string(),
         })?;
         let federation = identity.id().trust_domain().to_string();
-        let roots = directory.roots()?;
         let source = IdentitySource::new(identity);
-        let tls = ClientTls::new(roots, source.subscribe());
+        let tls = ClientTls::new(TrustedRoots::of(&source), source.subscribe());
         Ok((JoinedCluster { federation, cluster, key, store }, BrokerAccess { directory, source, brokers, tls }))
     }
 
@@ -205,13 +205,17 @@ impl Agent {
             Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
+        let namespaces = match &platform.api {
+            Some(api) => lending::namespaces(config, api, clock, shutdown).await,
+            None => watch::channel(Ok(())).1,
+        };
         let parts = Parts {
             member: Arc::new(Member {
                 federation,
                 cluster,
                 identity: key,
                 voucher: config.voucher,
-                pinned: config.pinned_institution_keys.clone(),
+                pins: config.pins(),
                 endpoints,
                 network: nodes.network.clone(),
                 entropy: Arc::clone(entropy),
@@ -225,6 +229,7 @@ impl Agent {
                 origin: Arc::clone(&platform.origin),
                 access: config.access.clone(),
                 virtual_nodes: nodes.nodes.clone(),
+                namespaces,
                 node_service: nodes.service.clone(),
                 mig: platform.mig.as_ref().map(MigChannels::book),
                 cleaner: platform.cleaner(config, clock),
@@ -281,6 +286,8 @@ impl Agent {
             crash_points: crash_points.into(),
             desired: desired.clone(),
             policy: config.sharing,
+            reserve: config.reserve,
+            borrowing: config.borrowing,
             outage_grace_ms: grace,
             resync: Arc::clone(&resync),
             lent: platform.lent,
@@ -305,6 +312,7 @@ impl Agent {
             metrics: metrics.clone(),
             brokers: brokers.clone(),
             tls: tls.clone(),
+            identity: source.subscribe(),
             nodes: offered,
             data,
             desired: desired_sender,
@@ -352,8 +360,8 @@ impl Agent {
             };
             shutdown.spawn(parts.fence.clone().hold(shutdown.token(), burst::run(burst, shutdown.token())));
         }
-        let renewal =
-            Renewal { directory, source, brokers, tls, clock, entropy, not_after: metrics.certificate_not_after };
+        let (key, not_after) = (parts.member.identity.clone(), metrics.certificate_not_after);
+        let renewal = Renewal { directory, source, key, brokers, tls, clock, entropy, not_after };
         shutdown.spawn(parts.fence.clone().hold(shutdown.token(), renewal.run(shutdown.token())));
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");

@@ -8,6 +8,7 @@ mod join_command;
 mod node_command;
 mod node_logs;
 mod output_format;
+mod peers_command;
 mod read_devices_command;
 mod run_command;
 mod settings;
@@ -28,6 +29,7 @@ use doctor_command::DoctorArgs;
 use failure::{Failure, USAGE};
 use join_command::JoinArgs;
 use node_command::NodeSettings;
+use peers_command::PeersAction;
 use read_devices_command::ReadDevicesSettings;
 use settings::Settings;
 use webhook_command::WebhookAction;
@@ -64,10 +66,15 @@ enum Action {
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Box<Settings>),
+    /// Other clusters and their identity keys: list, accept, forget.
+    #[command(subcommand)]
+    Peers(PeersAction),
     /// On other nodes than the gateway: leads their pods to it.
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
+    /// For the cluster's owner: prints the policies of lending through Liqo.
+    LiqoPolicies(Box<Settings>),
     /// For the cluster's owner: installs the admission webhooks.
     #[command(subcommand)]
     Webhook(WebhookAction),
@@ -138,6 +145,8 @@ async fn act(action: Action) -> Result<(), Failure> {
             Ok(())
         }
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
+        Action::Peers(action) => peers_command::act(action).await,
+        Action::LiqoPolicies(settings) => run_command::print_liqo_policies(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
         Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,
         Action::Webhook(action) => webhook_command::act(action).await,

@@ -2,11 +2,13 @@
 
 mod access;
 mod address;
+mod borrowing_section;
 mod canary_settings;
 mod data;
 mod liqo_settings;
 mod mig_section;
 mod pending_section;
+mod pins_section;
 mod rdma;
 mod standby_settings;
 #[cfg(test)]
@@ -16,15 +18,18 @@ mod usage_settings;
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use comity_agent_delivery::GuestPolicies;
 use comity_agent_fabric::{DEFAULT_FABRIC_PORT, FabricMode, TunSettings};
 use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::local_policy::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
 use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
-use comity_runtime::{BrokerEndpoints, IdentityPublicKey, IdentitySignature, LogFormat, strict_yaml, telemetry};
+use comity_runtime::{BrokerEndpoints, Clock, IdentitySignature, LogFormat, strict_yaml, telemetry};
 use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +43,7 @@ pub use usage_settings::UsageSettings;
 use address::is_host_port;
 
 use crate::enrollment::token_source::JoinTokenSource;
+use crate::keys::pins::{InstitutionPin, Pins};
 use crate::mig::mig_settings::MigSettings;
 use crate::observe::{LocalReserve, RdmaResource};
 
@@ -75,6 +81,8 @@ pub struct KubernetesConfig {
     pub kubeconfig: Option<PathBuf>,
     /// Its context; absent: the current one.
     pub context: Option<String>,
+    /// Whether the cluster lends although no admission policy restricts this agent's user: see `docs/install.md`.
+    pub unrestricted: bool,
 }
 
 /// Settings of the fabric.
@@ -158,14 +166,18 @@ pub struct Config {
     pub join_token_file: Option<JoinTokenSource>,
     /// The institution's signature over this agent's identity key, "ed25519:BASE64", if the federation requires one.
     pub voucher: Option<IdentitySignature>,
-    /// Pinned keys of institutions, so that no broker can swap a cluster's keys: names and "ed25519:BASE64".
-    pub pinned_institution_keys: BTreeMap<String, Vec<IdentityPublicKey>>,
+    /// Pinned keys of institutions, by institution, so that no broker can swap a cluster's keys.
+    pub pinned_institutions: BTreeMap<String, InstitutionPin>,
+    /// Whether this cluster peers only with clusters that a pinned institution vouches for.
+    pub require_vouchers: bool,
     /// The Kubernetes cluster. Either this or `inventoryFile`.
     pub kubernetes: Option<KubernetesConfig>,
     /// The inventory file of a host without Kubernetes. Either this or `kubernetes`.
     pub inventory_file: Option<PathBuf>,
     /// Limits on lending.
     pub sharing: LocalPolicy,
+    /// Limits on borrowing.
+    pub borrowing: BorrowingPolicy,
     /// Capacity reserved for local work.
     pub reserve: LocalReserve,
     /// Resources that count virtual functions of RDMA networks, each with its network and the Gbit/s of one function.
@@ -204,10 +216,12 @@ impl Default for Config {
             brokers: Vec::new(),
             join_token_file: None,
             voucher: None,
-            pinned_institution_keys: BTreeMap::new(),
+            pinned_institutions: BTreeMap::new(),
+            require_vouchers: false,
             kubernetes: None,
             inventory_file: None,
             sharing: LocalPolicy::default(),
+            borrowing: BorrowingPolicy::default(),
             reserve: LocalReserve::default(),
             rdma: Vec::new(),
             mig: MigSettings::default(),
@@ -287,6 +301,9 @@ impl Config {
                 "name an image, or leave the key out: its default does nothing",
             );
         }
+        pins_section::check(&self.pins(), &mut checks);
+        borrowing_section::check(&self.borrowing, &mut checks);
+        self.sharing.egress.check(&mut checks);
         pending_section::check(&self.sharing.reclaim_for_pending, &mut checks);
         rdma::check(&self.rdma, self.kubernetes.is_some(), &mut checks);
         mig_section::check(&self.mig, self.kubernetes.is_some(), &mut checks);
@@ -323,11 +340,25 @@ impl Config {
         Ok(checks.finish()?)
     }
 
+    /// Pinned institutions, and whether vouchers are required.
+    #[must_use]
+    pub fn pins(&self) -> Pins {
+        Pins { institutions: self.pinned_institutions.clone(), require_vouchers: self.require_vouchers }
+    }
+
     /// Labels of guests' namespaces. Policies demand `void` devices only where the webhook adds them.
     #[must_use]
     pub fn guest_labels(&self) -> GuestLabels {
         let void_devices = self.sharing.void_devices && self.webhook.is_some();
-        GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices }
+        let always_pull = self.sharing.always_pull_images;
+        GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices, always_pull }
+    }
+
+    /// The check of the policies that lending needs.
+    #[must_use]
+    pub fn guest_policies(&self, client: kube::Client, clock: Arc<dyn Clock>) -> GuestPolicies {
+        let is_accepted = self.kubernetes.as_ref().is_some_and(|kubernetes| kubernetes.unrestricted);
+        GuestPolicies::new(client, clock).with_unrestricted_agent(is_accepted)
     }
 
     /// Checks where the inventory comes from.

@@ -17,6 +17,10 @@ pub struct Metrics {
     pub outbox: IntGauge,
     /// Messages that a broker refused for good, by code.
     pub refused: IntCounterVec,
+    /// Leases that this side refused, by code.
+    pub refused_leases: IntCounterVec,
+    /// Other clusters that showed an identity key which is refused until a person decides.
+    pub refused_keys: IntGauge,
     /// Steps carried out, by step and outcome (`done`, `retry`, `reported`).
     pub steps: IntCounterVec,
     /// How long steps take.
@@ -89,6 +93,8 @@ impl Metrics {
             desired_revision: gauge("desired_revision", "Revision of the desired state in force.")?,
             outbox: gauge("outbox_messages", "Messages that no broker has acknowledged.")?,
             refused: counters("refused_total", "Messages that a broker refused for good.", &["code"])?,
+            refused_leases: counters("refused_leases_total", "Leases that this side refused.", &["code"])?,
+            refused_keys: gauge("refused_identity_keys", "Other clusters that showed another identity key.")?,
             steps: counters("steps_total", "Steps carried out.", &["step", "outcome"])?,
             step_seconds,
             leases: gauges("leases", "Leases here, by side.", "side")?,

@@ -1,5 +1,6 @@
 //! Brings this side of peerings and leases to the broker's desired state: plans steps, and executes them.
 
+pub mod bound_peering;
 pub(crate) mod envelope;
 #[cfg(test)]
 mod error_page;

@@ -4,6 +4,7 @@ pub mod canary;
 pub mod device_conflicts;
 pub mod device_reader;
 pub mod drift;
+pub mod lending;
 pub mod local_api;
 pub(crate) mod measured;
 pub mod node_service;

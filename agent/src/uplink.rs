@@ -16,7 +16,7 @@ use std::time::Duration;
 use comity_agent_model::desired::Update;
 use comity_agent_model::nodes::Nodes;
 use comity_proto::v1;
-use comity_runtime::{Backoff, ClientTls, Entropy, KnownBrokers, ReadinessGuard};
+use comity_runtime::{Backoff, ClientTls, Entropy, KnownBrokers, ReadinessGuard, TlsIdentity};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +43,8 @@ pub struct Uplink {
     pub brokers: KnownBrokers,
     /// TLS for connections to them.
     pub tls: ClientTls,
+    /// The certificate now. A stream ends with the one that opened it.
+    pub identity: watch::Receiver<TlsIdentity>,
     /// The cluster's nodes.
     pub nodes: watch::Receiver<Nodes>,
     /// Its datasets, and the bandwidth of its lines.
@@ -156,7 +158,19 @@ fn is_stream(opened: Option<&Opened>, number: u64) -> bool {
 impl Uplink {
     /// Runs until stopped.
     pub async fn run(self, stop: CancellationToken) {
-        let Self { parts, metrics, brokers, tls, nodes, data, desired, outage_grace_ms, resync, readiness } = self;
+        let Self {
+            parts,
+            metrics,
+            brokers,
+            tls,
+            mut identity,
+            nodes,
+            data,
+            desired,
+            outage_grace_ms,
+            resync,
+            readiness,
+        } = self;
         let (clock, fence) = (Arc::clone(&parts.clock), parts.fence.clone());
         let shared = Arc::new(Shared {
             instance: parts.entropy.unique_hex(),
@@ -205,6 +219,7 @@ impl Uplink {
                 () = stop.cancelled() => break,
                 () = fence.shut() => {}
                 () = resync.notified(), if has_current && !has_coming => streams.coming = Some(open()),
+                Ok(()) = identity.changed(), if has_current && !has_coming => streams.coming = Some(open()),
                 () = clock.sleep(*pause), if !has_current && !has_coming => streams.coming = Some(open()),
                 Some(event) = inbox.recv() => match event {
                     Event::Welcomed(number) => if streams.welcomed(number) {

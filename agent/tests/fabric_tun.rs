@@ -12,9 +12,11 @@ mod takeover;
 
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::pin::Pin;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_agent_fabric::{
@@ -22,6 +24,7 @@ use comity_agent_fabric::{
     WireguardKey, expose, fabric_addresses, forward_api, forward_local,
 };
 use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use tokio::runtime::{Builder, Runtime};
 
@@ -35,6 +38,15 @@ const POD_O: Ipv4Addr = Ipv4Addr::new(10, 81, 0, 2);
 const POD_D: Ipv4Addr = Ipv4Addr::new(10, 82, 0, 2);
 /// An address without a host: only the tunnel leads to it.
 const REMOTE_API: &str = "203.0.113.10:6443";
+
+/// Admits nobody but the host itself.
+struct Nobody;
+
+impl ClientCheck for Nobody {
+    fn admits(&self, _client: IpAddr) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        Box::pin(std::future::ready(false))
+    }
+}
 
 fn ip(arguments: &str) -> String {
     let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
@@ -344,8 +356,13 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     assert!(net.talk("po", SocketAddr::from(([10, 81, 0, 1], API_PORT)), 1).is_err());
     net.talk("go", api, 1000).unwrap();
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let forward = net.within("go", || origin_runtime.block_on(forward_local(&origin_peer, local, API_PORT))).unwrap();
-    net.talk("go", forward.local_addr(), 100_000).unwrap();
+    let forward = |bind| origin_runtime.block_on(forward_local(&origin_peer, bind, API_PORT, Arc::new(Nobody)));
+    let on_loopback = net.within("go", || forward(local)).unwrap();
+    net.talk("go", on_loopback.local_addr(), 100_000).unwrap();
+    // A pod is not this host: it needs to be admitted.
+    let on_pods = net.within("go", || forward(SocketAddr::from(([10, 81, 0, 1], 0)))).unwrap();
+    net.talk("go", on_pods.local_addr(), 1000).unwrap();
+    assert!(net.talk("po", on_pods.local_addr(), 1).is_err());
 
     the_line_is_cut(&net, api);
 
@@ -364,7 +381,7 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
         assert!(error.contains("10.81.0.0/16") && error.contains("10.81.0.0/24"), "{error}");
     });
 
-    drop((exposure, forward, forwarded));
+    drop((exposure, on_loopback, on_pods, forwarded));
     at_origin(&mut || assert!(origin.remove_peer("tun-test")));
     let routes = ip(&format!("-n {} route show dev comity0", net.name("go")));
     let addresses = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));

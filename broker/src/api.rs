@@ -4,6 +4,7 @@
 pub mod agent_streams;
 pub mod authorize;
 pub mod caller;
+pub mod caller_life;
 pub mod convert;
 pub mod http;
 pub mod idempotency;
@@ -13,7 +14,7 @@ pub mod paging;
 pub mod rpc;
 pub mod rpc_error;
 pub mod server;
+pub mod shares;
 pub mod udp_probe;
 pub mod viewer;
 pub mod visible_names;
-pub mod watch_seats;

@@ -10,9 +10,9 @@ use comity_core::Command;
 use comity_core::command::ApplyPolicy;
 use comity_policy::BundleSource;
 use comity_runtime::admin::{AdminError, AdminServer, BuildInfo, Readiness};
-use comity_runtime::ca::{CaError, CertificateAuthority};
+use comity_runtime::ca::{CaError, LiveAuthority};
 use comity_runtime::clock::{Clock, SystemClock};
-use comity_runtime::identity::{IdentityDir, IdentitySource};
+use comity_runtime::identity::{IdentityDir, IdentitySource, TrustedRoots};
 use comity_runtime::shutdown::{Drained, Shutdown};
 use comity_runtime::spiffe::SpiffeId;
 use comity_runtime::tls::{ClientCertificates, ClientTls, ServerTls};
@@ -21,12 +21,18 @@ use tokio::net::TcpListener;
 use crate::api::agent_streams::AgentStreams;
 use crate::api::caller::Caller;
 use crate::api::server;
+use crate::api::shares::long_calls::LongCalls;
+use crate::api::shares::proposal_turns::ProposalTurns;
+use crate::api::shares::refused_lately::RefusedLately;
+use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
-use crate::config::Config;
+use crate::config::{Config, ConfigError};
 use crate::context::{Context, Validity};
 use crate::disaster_recovery::remember_members;
 use crate::group::{Consistency, Founded, Group, GroupConfig, GroupDeps, GroupError, Halt, Leadership};
 use crate::metrics::Metrics;
+use crate::provision::invitation_key::InvitationKey;
+use crate::renewal::follow_authority::FollowAuthority;
 use crate::renewal::{Renewal, RenewalError};
 use crate::tasks;
 use crate::watch::WatchHub;
@@ -52,6 +58,9 @@ pub enum StartError {
     /// The authority's files.
     #[error(transparent)]
     Ca(#[from] CaError),
+    /// The key of join tokens.
+    #[error(transparent)]
+    InvitationKey(#[from] ConfigError),
     /// This broker's certificate.
     #[error(transparent)]
     Identity(#[from] RenewalError),
@@ -77,7 +86,7 @@ impl StartError {
     pub fn taken(&self) -> Option<SocketAddr> {
         match self {
             Self::Listen { address, source, .. } => is_taken(source).then_some(*address),
-            Self::Ca(_) | Self::Identity(_) | Self::Group(_) => None,
+            Self::Ca(_) | Self::InvitationKey(_) | Self::Identity(_) | Self::Group(_) => None,
         }
     }
 }
@@ -186,7 +195,8 @@ impl Broker {
         let client = local(&listeners.client, config.client_listen, CLIENT_LISTEN)?;
         let raft = local(&listeners.raft, config.raft_listen, RAFT_LISTEN)?;
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
-        let ca = Arc::new(CertificateAuthority::load(&config.ca_dir())?);
+        let ca = LiveAuthority::new(FollowAuthority::load(&config.ca_dir(), config.ca_copy_dir().as_deref())?);
+        let invitation_key = InvitationKey::load(&config.data)?;
         let renewal = renewal(&config, &ca, &clock);
         let identity = IdentitySource::new(renewal.load()?);
 
@@ -212,16 +222,19 @@ impl Broker {
         let deps = GroupDeps {
             observer: hub.clone(),
             clock: Arc::clone(&clock),
-            tls: ClientTls::new(ca.roots().clone(), identity.subscribe()),
+            tls: ClientTls::new(TrustedRoots::of(&identity), identity.subscribe()),
         };
         let group = Group::start(group_config(&config, &ca), deps).await?;
         metrics.show_log_syncs(group.log_sync_seconds());
         let pace = Arc::new(DesiredPace::new(Arc::clone(&clock)));
+        let report_pace = ReportPace::new(Arc::clone(&clock));
+        let refused_lately = RefusedLately::new(Arc::clone(&clock));
         let context = Context {
             id: config.settings.id,
             group: group.clone(),
             hub,
-            ca: Arc::clone(&ca),
+            ca: ca.clone(),
+            invitation_key,
             clock,
             metrics,
             bootstrap_admins: Arc::new(config.settings.bootstrap_admins.clone()),
@@ -229,19 +242,25 @@ impl Broker {
             streams: AgentStreams::default(),
             probes: UdpProbeLimit::default(),
             pace,
+            report_pace,
+            proposal_turns: ProposalTurns::default(),
+            refused_lately,
+            long_calls: LongCalls::default(),
             stop: serving.token(),
         };
 
         let age = connection_age(&config);
+        let roots = TrustedRoots::of(&identity);
         let raft_tls =
-            ServerTls::with_client_certificates(identity.subscribe(), ca.roots(), ClientCertificates::Required);
+            ServerTls::with_client_certificates(identity.subscribe(), roots.clone(), ClientCertificates::Required);
         group.hand_over_while_refusing(raft_tls.refused_for_time());
         below
             .spawn(log_end("raft", server::serve_brokers(group.clone(), listeners.raft, raft_tls, age, below.token())));
-        let client_tls = ServerTls::new(identity.subscribe(), ca.roots()).with_http1();
+        let client_tls = ServerTls::new(identity.subscribe(), roots).with_http1();
         let clients = server::serve_clients(context.clone(), listeners.client, client_tls, age, serving.token());
         serving.spawn(log_end("clients", clients));
         serving.spawn(renewal.run(identity, group.clone(), serving.token()));
+        serving.spawn(follow_authority(&config, &context).run(serving.token()));
         serving.spawn(tasks::run(context.clone(), serving.token()));
         serving.spawn(follow_readiness(group.clone(), ready, serving.token()));
         serving.spawn(remember_members::run(group.clone(), config.clone(), serving.token()));
@@ -316,9 +335,9 @@ impl Broker {
     }
 }
 
-fn renewal(config: &Config, ca: &Arc<CertificateAuthority>, clock: &Arc<dyn Clock>) -> Renewal {
+fn renewal(config: &Config, ca: &LiveAuthority, clock: &Arc<dyn Clock>) -> Renewal {
     Renewal {
-        ca: Arc::clone(ca),
+        ca: ca.clone(),
         dir: IdentityDir::new(config.identity_dir()),
         id: SpiffeId::broker(ca.trust_domain().clone(), config.settings.id),
         settings: config.settings.clone(),
@@ -327,7 +346,17 @@ fn renewal(config: &Config, ca: &Arc<CertificateAuthority>, clock: &Arc<dyn Cloc
     }
 }
 
-fn group_config(config: &Config, ca: &CertificateAuthority) -> GroupConfig {
+fn follow_authority(config: &Config, context: &Context) -> FollowAuthority {
+    FollowAuthority {
+        dir: config.ca_dir(),
+        copy: config.ca_copy_dir(),
+        ca: context.ca.clone(),
+        clock: Arc::clone(&context.clock),
+        metrics: context.metrics.clone(),
+    }
+}
+
+fn group_config(config: &Config, ca: &LiveAuthority) -> GroupConfig {
     let mut group = GroupConfig::new(config.settings.id, config.group_dir(), ca.trust_domain().clone());
     group.timing = config.timing;
     group.snapshot_every = config.snapshot_every;

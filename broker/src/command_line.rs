@@ -1,6 +1,5 @@
 //! Command line of `comity-broker`: flags, environment, exit codes.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -13,25 +12,29 @@ use comity_runtime::help::{self, TokenPlace};
 use comity_runtime::private_files::NotPrivate;
 use comity_runtime::redact_secrets;
 use comity_runtime::shutdown::Shutdown;
-use comity_runtime::spiffe::{SpiffeError, TrustDomain, UserName};
+use comity_runtime::spiffe::{SpiffeError, UserName};
 use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError};
 use comity_types::printable;
 
 use crate::app::{Broker, StartError};
-use crate::config::{Config, ConfigError, Settings, parse_members};
+use crate::config::{Config, ConfigError, Settings};
 use crate::disaster_recovery::rebuild::{self, RebuildError};
 use crate::disaster_recovery::recover::{LiveGroup, RecoverError, Recovery};
 use crate::group::{Halt, date_and_time};
-use crate::provision::{self, Init, NewBroker, ProvisionError};
+use crate::provision::{self, NewBroker, ProvisionError};
 
 /// Prints a line; ignores a closed pipe.
 macro_rules! say {
     ($($text:tt)*) => { _ = writeln!(std::io::stdout(), $($text)*) };
 }
 
+mod authority_actions;
+mod init_federation;
 mod run_options;
 mod up;
 
+use authority_actions::CaArgs;
+use init_federation::{InitArgs, init};
 use run_options::{HostArgs, RunOptions};
 use up::{Greeting, Ports, UpArgs, UpError};
 
@@ -63,6 +66,9 @@ enum Action {
     AddIdentity(AddIdentityArgs),
     /// Issues a user's key and certificate; policy decides what the user may do.
     IssueUser(IssueUserArgs),
+    /// Makes, installs and shows roots and intermediates.
+    #[command(after_long_help = authority_actions::CA_EXAMPLES)]
+    Ca(CaArgs),
     /// Sets a damaged log aside; the other brokers send it again.
     #[command(after_help = REBUILD_HELP)]
     Rebuild(RebuildArgs),
@@ -99,30 +105,6 @@ struct RecoverArgs {
     /// Recover even if the old group still has a leader with a majority.
     #[arg(long)]
     force: bool,
-}
-
-#[derive(Debug, Args)]
-struct InitArgs {
-    /// Data directory of this broker.
-    #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
-    data: PathBuf,
-    /// Trust domain of the federation, as in comity.example.org.
-    #[arg(long, env = "COMITY_BROKER_TRUST_DOMAIN", value_name = "DOMAIN")]
-    trust_domain: String,
-    /// Number of this broker.
-    #[arg(long, env = "COMITY_BROKER_ID", default_value_t = 1, value_name = "N")]
-    id: u64,
-    /// Founding members: 1=HOST:RAFTPORT/HOST:CLIENTPORT,2=… (one or three).
-    #[arg(long, env = "COMITY_BROKER_MEMBERS", default_value = "1=127.0.0.1:7444/127.0.0.1:7443", value_name = "LIST")]
-    members: String,
-    #[command(flatten)]
-    hosts: HostArgs,
-    /// Name of the first admin.
-    #[arg(long, default_value = "admin", value_name = "NAME")]
-    admin: String,
-    /// Output directory of the admin's key and certificate.
-    #[arg(long, value_name = "DIR")]
-    admin_out: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -292,6 +274,7 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
             say!("{id} is in {}", args.out.display());
             Ok(())
         }
+        Action::Ca(args) => args.carry_out(),
         Action::Rebuild(args) => rebuild(&args.data).await,
         Action::Recover(args) => recover(args).await,
     }
@@ -356,38 +339,6 @@ async fn recover(args: RecoverArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn init(args: InitArgs) -> Result<(), Failure> {
-    let settings = Settings {
-        id: args.id,
-        members: parse_members(&args.members)?,
-        bootstrap_admins: BTreeSet::new(),
-        hosts: args.hosts.names(),
-    };
-    let init = Init {
-        data: args.data,
-        trust_domain: TrustDomain::new(args.trust_domain)?,
-        settings,
-        admin: UserName::new(args.admin)?,
-        admin_out: args.admin_out,
-    };
-    provision::init(&init)?;
-    say!(
-        "federation {} is in {}; its admin is in {}",
-        init.trust_domain,
-        init.data.display(),
-        init.admin_out.display()
-    );
-    let others = init.settings.members.keys().filter(|id| **id != init.settings.id);
-    for id in others {
-        say!(
-            "next: comity-broker add-identity --data {} --id {id} --out DIR, and carry DIR to the machine of broker {id}",
-            init.data.display()
-        );
-    }
-    say!("next: comity-broker run --data {}", init.data.display());
-    Ok(())
-}
-
 async fn run(data: &Path, args: RunOptions, greeting: Option<Greeting>) -> Result<(), Failure> {
     let mut config = args.config(data)?;
     if args.dump_config {
@@ -446,6 +397,7 @@ impl RunOptions {
             config.settings.hosts = self.hosts.names();
             config.settings.check()?;
         }
+        config.ca.clone_from(&self.ca);
         config.client_listen = self.client_listen.unwrap_or(config.client_listen);
         config.raft_listen = self.raft_listen.unwrap_or(config.raft_listen);
         config.admin_listen = self.admin_listen.unwrap_or(config.admin_listen);

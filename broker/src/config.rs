@@ -224,6 +224,8 @@ pub fn parse_members(text: &str) -> Result<BTreeMap<u64, MemberAddress>, ConfigE
 pub struct Config {
     /// Data directory of this broker: keys, settings, log, snapshots.
     pub data: PathBuf,
+    /// Directory of an authority that something else keeps current; `None` for that in `data`.
+    pub ca: Option<PathBuf>,
     /// Contents of `broker.json`.
     pub settings: Settings,
     /// Listen address for agents and users.
@@ -272,14 +274,21 @@ impl Config {
             timing: Timing::default(),
             snapshot_every: 10_000,
             data: data.to_owned(),
+            ca: None,
             settings,
         }
     }
 
-    /// Directory of the certificate authority.
+    /// Directory of the authority that issues certificates.
     #[must_use]
     pub fn ca_dir(&self) -> PathBuf {
-        ca_dir(&self.data)
+        self.ca.clone().unwrap_or_else(|| ca_dir(&self.data))
+    }
+
+    /// Directory in the data directory for a copy of the authority, if that is elsewhere.
+    #[must_use]
+    pub fn ca_copy_dir(&self) -> Option<PathBuf> {
+        self.ca.as_ref().map(|_| ca_dir(&self.data))
     }
 
     /// Directory of this broker's key and certificate.
@@ -312,10 +321,12 @@ impl Config {
     /// [`NotPrivate`], which has the command to run.
     pub fn check_private(&self) -> Result<(), NotPrivate> {
         let log = self.group_dir().join("log");
-        for path in [self.data.clone(), self.group_dir(), log.clone(), self.identity_dir(), self.ca_dir()] {
+        // A mounted authority has a directory that others may enter, and files that they may not read.
+        for path in [self.data.clone(), self.group_dir(), log.clone(), self.identity_dir(), ca_dir(&self.data)] {
             private_files::check(&path)?;
         }
         private_files::check(&CertificateAuthority::key_file(&self.ca_dir()))?;
+        private_files::check(&invitation_key_file(&self.data))?;
         private_files::check(&IdentityDir::new(self.identity_dir()).key_file())?;
         private_files::check_all(&log, "wal")
     }
@@ -325,6 +336,7 @@ impl Config {
     pub fn dump(&self) -> String {
         let shown = serde_json::json!({
             "data": self.data,
+            "ca": self.ca_dir(),
             "id": self.settings.id,
             "members": self.settings.members,
             "bootstrap_admins": self.settings.bootstrap_admins,
@@ -343,6 +355,11 @@ impl Config {
 
 pub(crate) fn ca_dir(data: &Path) -> PathBuf {
     data.join("ca")
+}
+
+/// The file from which the secrets of join tokens are derived.
+pub(crate) fn invitation_key_file(data: &Path) -> PathBuf {
+    data.join("invitation-key")
 }
 
 pub(crate) fn founding_file(data: &Path) -> PathBuf {
@@ -402,8 +419,11 @@ mod tests {
         }
         set(&wal, 0o600);
         config.check_private().unwrap();
-        let key = config.ca_dir().join("ca-key.pem");
-        for (path, open, private) in [(&key, 0o644, 0o600), (&wal, 0o604, 0o600), (&data, 0o777, 0o700)] {
+        let key = config.ca_dir().join("tls.key");
+        let invitations = invitation_key_file(&data);
+        for (path, open, private) in
+            [(&key, 0o644, 0o600), (&invitations, 0o644, 0o600), (&wal, 0o604, 0o600), (&data, 0o777, 0o700)]
+        {
             set(path, open);
             let error = config.check_private().unwrap_err().to_string();
             assert!(error.contains(&format!("chmod go= {}", path.display())), "{error}");

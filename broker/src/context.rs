@@ -8,7 +8,7 @@ use comity_core::reply::Applied;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp};
 use comity_policy::Bundle;
 use comity_proto::{RequiredFields, v1};
-use comity_runtime::ca::CertificateAuthority;
+use comity_runtime::ca::LiveAuthority;
 use comity_runtime::clock::Clock;
 use comity_runtime::telemetry::current_traceparent;
 use comity_runtime::tls::PeerInfo;
@@ -18,12 +18,18 @@ use tonic::{Request, Status};
 use crate::api::agent_streams::AgentStreams;
 use crate::api::authorize::{Rpc, authorize};
 use crate::api::caller::Caller;
+use crate::api::caller_life::CallerLife;
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::long_calls::LongCalls;
+use crate::api::shares::proposal_turns::ProposalTurns;
+use crate::api::shares::refused_lately::RefusedLately;
+use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::api::viewer::Viewer;
 use crate::api::visible_names::VisibleNames;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
+use crate::provision::invitation_key::InvitationKey;
 use crate::watch::WatchHub;
 use crate::watch::desired_pace::DesiredPace;
 
@@ -48,8 +54,10 @@ pub struct Context {
     pub group: Group,
     /// Changes, and the policy in force.
     pub hub: Arc<WatchHub>,
-    /// The federation's authority.
-    pub ca: Arc<CertificateAuthority>,
+    /// The federation's authority, as it is now.
+    pub ca: LiveAuthority,
+    /// From which the secrets of join tokens are derived.
+    pub invitation_key: InvitationKey,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Counters.
@@ -64,6 +72,14 @@ pub struct Context {
     pub probes: UdpProbeLimit,
     /// Limits the share of time spent on desired states.
     pub pace: Arc<DesiredPace>,
+    /// Limits how fast each cluster reports.
+    pub report_pace: ReportPace,
+    /// Limits the commands of each caller under way.
+    pub proposal_turns: ProposalTurns,
+    /// Callers whose requests no donor could serve.
+    pub refused_lately: RefusedLately,
+    /// Quotes, explanations and checks of policy.
+    pub long_calls: LongCalls,
     /// Cancelled when this broker stops.
     pub stop: CancellationToken,
 }
@@ -87,16 +103,22 @@ impl Context {
 
     /// Authenticates the caller, checks `rpc` against the authorization table, and the message for missing fields.
     pub async fn admit<T: RequiredFields>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
-        let caller = self.admit_stream(rpc, request).await?;
+        let life = self.admit_stream(rpc, request).await?;
         complete(request.get_ref())?;
-        Ok(caller)
+        Ok(life.caller().clone())
     }
 
-    /// Authenticates the caller of a stream and checks `rpc` against the authorization table.
-    pub async fn admit_stream<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
-        let caller = Caller::of(request.extensions().get::<PeerInfo>(), self.group.inner.certificate_time())?;
-        self.admit_caller(rpc, &caller).await?;
-        Ok(caller)
+    /// Authenticates the caller of a stream and checks `rpc` against the authorization table. The stream must end with
+    /// [`caller_ended`](Self::caller_ended).
+    pub async fn admit_stream<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<CallerLife, RpcError> {
+        let life = CallerLife::begin(request.extensions().get::<PeerInfo>().cloned(), &self.group).await?;
+        self.admit_caller(rpc, life.caller()).await?;
+        Ok(life)
+    }
+
+    /// Waits until a stream must end because of its caller.
+    pub async fn caller_ended(&self, life: &CallerLife) -> RpcError {
+        life.ended(&self.group, self.clock.as_ref(), self.hub.revocations()).await
     }
 
     /// Checks the table; before denying a known caller, checks again under the newest bundle: this broker may lag
@@ -136,13 +158,14 @@ impl Context {
         Viewer::of(caller, self.hub.policy().as_deref())
     }
 
-    /// Commits a command of `caller`.
+    /// Commits a command of `caller`, in its turn.
     pub async fn propose(
         &self,
         caller: &Caller,
         command: Command,
         idempotency: Option<Idempotency>,
     ) -> Result<Applied, Unavailable> {
+        let _turn = self.proposal_turns.take(caller).await;
         let traceparent = current_traceparent().unwrap_or_default();
         self.commit(Proposal { actor: caller.actor(), command, idempotency, traceparent }).await
     }
@@ -208,6 +231,33 @@ impl Context {
             }
         };
         Ok(self.group.read(consistency, f).await??)
+    }
+
+    /// Computes an answer from a copy of the state that includes everything acknowledged before the call.
+    ///
+    /// # Errors
+    /// [`RpcError::LimitReached`] where the caller, its institution or this broker has too many long calls under way.
+    pub async fn read_long<T, F>(&self, caller: &Caller, what: &'static str, read: F) -> Result<T, RpcError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&State) -> T + Send + 'static,
+    {
+        let slot = self.long_calls.begin(caller, self.hub.policy().as_deref())?;
+        self.group.catch_up().await?;
+        self.long_calls.read(slot, |known| self.group.copy_after(known), what, read).await
+    }
+
+    /// Computes an answer without the state, as a long call.
+    ///
+    /// # Errors
+    /// As [`read_long`](Self::read_long).
+    pub async fn compute_long<T, F>(&self, caller: &Caller, what: &'static str, compute: F) -> Result<T, RpcError>
+    where
+        T: Send + 'static,
+        F: FnOnce() -> T + Send + 'static,
+    {
+        let slot = self.long_calls.begin(caller, self.hub.policy().as_deref())?;
+        self.long_calls.compute(slot, what, compute).await
     }
 
     /// The same error; a refusal because of an unknown name suggests the nearest one that the caller may be told.

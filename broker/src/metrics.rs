@@ -42,6 +42,7 @@ pub struct Metrics {
     snapshot_bytes: IntGauge,
     clock_offset_seconds: Gauge,
     log_time_offset_seconds: Gauge,
+    ca_intermediate_not_after_seconds: IntGauge,
 }
 
 impl Metrics {
@@ -99,6 +100,10 @@ impl Metrics {
                 "log_time_offset_seconds",
                 "Log time minus the median of the wall clocks of a majority; NaN where no majority is reached.",
             ),
+            ca_intermediate_not_after_seconds: gauge(
+                "ca_intermediate_not_after_seconds",
+                "When the intermediate that issues certificates here ends, in Unix time.",
+            ),
             registry,
         };
         metrics.register();
@@ -106,7 +111,7 @@ impl Metrics {
     }
 
     fn register(&self) {
-        let all: [Box<dyn prometheus::core::Collector>; 20] = [
+        let all: [Box<dyn prometheus::core::Collector>; 21] = [
             Box::new(self.proposals.clone()),
             Box::new(self.commit_seconds.clone()),
             Box::new(self.plan_seconds.clone()),
@@ -126,6 +131,7 @@ impl Metrics {
             Box::new(self.snapshot_bytes.clone()),
             Box::new(self.clock_offset_seconds.clone()),
             Box::new(self.log_time_offset_seconds.clone()),
+            Box::new(self.ca_intermediate_not_after_seconds.clone()),
             Box::new(self.build_info()),
         ];
         for collector in all {
@@ -203,6 +209,11 @@ impl Metrics {
         let in_seconds = |ms: Option<i64>| ms.map_or(f64::NAN, |ms| ms as f64 / 1_000.0);
         self.clock_offset_seconds.set(in_seconds(clocks.clock_offset_ms));
         self.log_time_offset_seconds.set(in_seconds(clocks.log_time_offset_ms));
+    }
+
+    /// Sets when the intermediate ends, in Unix time.
+    pub fn authority_ends(&self, unix_seconds: i64) {
+        self.ca_intermediate_not_after_seconds.set(unix_seconds);
     }
 
     /// Counts a proposal and its duration by outcome.

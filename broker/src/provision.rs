@@ -5,17 +5,21 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use comity_runtime::atomic_file;
-use comity_runtime::ca::{CaError, CertificateAuthority};
+use comity_runtime::ca::{CaError, CertificateAuthority, DEFAULT_INTERMEDIATE_VALIDITY, PreviousRoot, RootAuthority};
+use comity_runtime::entropy::SystemEntropy;
 use comity_runtime::host_name::HostName;
 use comity_runtime::identity::{IdentityDir, IdentityError};
 use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
 use crate::config::{ConfigError, Settings, ca_dir, certificate_hosts, founding_file, identity_dir};
 use crate::provision::first_policy::write_first_policy;
+use crate::provision::invitation_key::InvitationKey;
 use crate::provision::staging::{STAGING_FOLDER, Staging};
 
 pub mod admin_context;
+pub mod authority_commands;
 pub mod first_policy;
+pub mod invitation_key;
 pub mod join_group;
 pub mod sealed_authority;
 mod staging;
@@ -43,6 +47,15 @@ pub enum ProvisionError {
     /// A name.
     #[error(transparent)]
     Name(#[from] SpiffeError),
+    /// The root has no place.
+    #[error("the root cannot be kept in {path}: {source}; give another directory with --root-out", path = .path.display())]
+    RootPlace {
+        /// Its directory.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        source: CaError,
+    },
     /// The target exists.
     #[error("{path} is in use already; choose another directory, or remove it if nobody needs \
         it", path = .path.display())]
@@ -67,20 +80,95 @@ pub struct Init {
     pub admin_out: PathBuf,
 }
 
-/// Makes an authority, the first broker's identity and the first admin's certificate.
+/// What signs the certificates of a new federation.
+#[derive(Debug, Clone)]
+pub enum AuthoritySource {
+    /// A root in this directory, made unless it is there, and a new intermediate. No broker needs the directory.
+    Root(PathBuf),
+    /// An intermediate of another authority, in this directory: `tls.crt`, `tls.key`, `ca.crt`.
+    Intermediate(PathBuf),
+}
+
+impl AuthoritySource {
+    /// The directory for a root beside a data directory: `DATA-root`.
+    #[must_use]
+    pub fn root_beside(data: &Path) -> PathBuf {
+        let mut name = data.file_name().unwrap_or_default().to_owned();
+        name.push("-root");
+        data.with_file_name(name)
+    }
+
+    fn check(&self, init: &Init) -> Result<(), ConfigError> {
+        match self {
+            Self::Root(dir) if dir.starts_with(&init.data) => {
+                let reason = "it is in the broker's data directory; the root's key must not be on a broker";
+                Err(ConfigError::value("root-out", dir.display(), reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The authority of the first broker.
+    fn authority(&self, trust_domain: &TrustDomain) -> Result<CertificateAuthority, ProvisionError> {
+        let now = SystemTime::now();
+        match self {
+            Self::Root(dir) => {
+                let misplaced = |source| ProvisionError::RootPlace { path: dir.clone(), source };
+                let root = if RootAuthority::exists(dir) {
+                    RootAuthority::load(dir).map_err(misplaced)?
+                } else {
+                    let root = RootAuthority::create(trust_domain.clone(), now)?;
+                    root.save(dir).map_err(misplaced)?;
+                    root
+                };
+                check_domain("root-out", dir, root.trust_domain(), trust_domain)?;
+                Ok(root.intermediate(DEFAULT_INTERMEDIATE_VALIDITY, PreviousRoot::Trusted, now)?)
+            }
+            Self::Intermediate(dir) => {
+                let authority = CertificateAuthority::load(dir)?;
+                check_domain("ca", dir, authority.trust_domain(), trust_domain)?;
+                Ok(authority)
+            }
+        }
+    }
+}
+
+fn check_domain(
+    field: &'static str,
+    dir: &Path,
+    found: &TrustDomain,
+    expected: &TrustDomain,
+) -> Result<(), ConfigError> {
+    if found == expected {
+        return Ok(());
+    }
+    let reason = format!("it is of trust domain '{found}', and the federation of '{expected}'; name that of this one");
+    Err(ConfigError::value(field, dir.display(), reason))
+}
+
+/// Makes a root beside the data directory, an intermediate, the first broker's identity and the first admin's
+/// certificate.
 ///
 /// # Errors
 /// [`ProvisionError`]; what exists is never overwritten.
 pub fn init(init: &Init) -> Result<(), ProvisionError> {
-    Founding::begin(init)?.publish()
+    init_with(init, &AuthoritySource::Root(AuthoritySource::root_beside(&init.data)))
 }
 
-/// [`init`] with a first policy in the data directory, in which the admin is maintainer.
+/// [`init`] with another place for the root, or with an authority that exists.
 ///
 /// # Errors
 /// [`ProvisionError`]; what exists is never overwritten.
-pub fn found(init: &Init, institution: &str) -> Result<(), ProvisionError> {
-    let founding = Founding::begin(init)?;
+pub fn init_with(init: &Init, authority: &AuthoritySource) -> Result<(), ProvisionError> {
+    Founding::begin(init, authority)?.publish()
+}
+
+/// [`init_with`] with a first policy in the data directory, in which the admin is maintainer.
+///
+/// # Errors
+/// [`ProvisionError`]; what exists is never overwritten.
+pub fn found(init: &Init, authority: &AuthoritySource, institution: &str) -> Result<(), ProvisionError> {
+    let founding = Founding::begin(init, authority)?;
     write_first_policy(&founding.staging.path(), institution, &founding.admin)?;
     founding.publish()
 }
@@ -102,8 +190,9 @@ struct Founding {
 }
 
 impl Founding {
-    fn begin(init: &Init) -> Result<Self, ProvisionError> {
+    fn begin(init: &Init, source: &AuthoritySource) -> Result<Self, ProvisionError> {
         init.settings.check_founding()?;
+        source.check(init)?;
         if init.admin_out == init.data {
             let reason = "it is the broker's data directory; give the admin's files another one";
             return Err(ConfigError::value("admin-out", init.admin_out.display(), reason).into());
@@ -114,8 +203,9 @@ impl Founding {
         let mut settings = init.settings.clone();
         settings.bootstrap_admins.insert(admin.to_string());
         let staging = Staging::begin(&init.data, &[]).map_err(ConfigError::from)?;
-        let ca = CertificateAuthority::create(init.trust_domain.clone(), SystemTime::now())?;
+        let ca = source.authority(&init.trust_domain)?;
         ca.save(&ca_dir(&staging.path()))?;
+        InvitationKey::draw(&SystemEntropy).save(&staging.path()).map_err(ConfigError::from)?;
         atomic_file::write(&founding_file(&staging.path()), FOUNDING, atomic_file::PRIVATE)
             .map_err(ConfigError::from)?;
         let admin_out = match init.admin_out.strip_prefix(&init.data) {
@@ -156,8 +246,9 @@ pub fn add_identity(data: &Path, new: &NewBroker, out: &Path) -> Result<(), Prov
     let settings = new.settings(Settings::load(data)?);
     settings.check()?;
     free(&identity_dir(out))?;
-    let ca = CertificateAuthority::load(&ca_dir(data))?;
+    let (ca, invitation_key) = (CertificateAuthority::load(&ca_dir(data))?, InvitationKey::load(data)?);
     ca.save(&ca_dir(out))?;
+    invitation_key.save(out).map_err(ConfigError::from)?;
     broker_identity(&ca, &settings, out)
 }
 
@@ -186,6 +277,7 @@ pub fn add_identity_once(data: &Path, new: &NewBroker, out: &Path) -> Result<boo
         ca.save(&to)?;
         ca
     };
+    InvitationKey::load(data)?.save(out).map_err(ConfigError::from)?;
     if founds {
         atomic_file::write(&founding_file(out), FOUNDING, atomic_file::PRIVATE).map_err(ConfigError::from)?;
     }
@@ -299,7 +391,7 @@ mod tests {
             admin_out: home.path().join("ingrid"),
         };
         super::init(&init).unwrap();
-        // A copy needs only the settings and the CA of the first broker.
+        // A copy needs only the settings, the authority and the invitation key of the first broker.
         std::fs::remove_dir_all(identity_dir(&first)).unwrap();
 
         let broker = |id| NewBroker { id, hosts: BTreeSet::new() };
@@ -327,7 +419,72 @@ mod tests {
         let steps = next_steps(&Settings::load(&fourth).unwrap(), &fourth);
         assert!(steps[1].contains("comity raft add-learner 4 --raft-address HOST:7444"), "{steps:?}");
         assert!(steps[1].contains("comity raft promote 4"), "{steps:?}");
-        let ca = |data: &Path| std::fs::read(ca_dir(data).join("ca.pem")).unwrap();
-        assert_eq!(ca(&out), ca(&first));
+        let names = ["ca/tls.crt", "ca/tls.key", "ca/ca.crt", "invitation-key"];
+        let files = |data: &Path| names.map(|name| std::fs::read(data.join(name)).unwrap());
+        assert_eq!(files(&out), files(&first));
+    }
+
+    fn alone(home: &Path) -> Init {
+        Init {
+            data: home.join("data"),
+            trust_domain: TrustDomain::new("dev.test").unwrap(),
+            settings: Settings {
+                id: 1,
+                members: parse_members("1=a:7444/a:7443").unwrap(),
+                bootstrap_admins: BTreeSet::new(),
+                hosts: BTreeSet::new(),
+            },
+            admin: UserName::new("ingrid").unwrap(),
+            admin_out: home.join("ingrid"),
+        }
+    }
+
+    fn files_below(dir: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+        entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
+    }
+
+    #[test]
+    fn stolen_broker_disk_holds_no_root_key() {
+        let home = tempfile::tempdir().unwrap();
+        let init = alone(home.path());
+        super::init(&init).unwrap();
+        let root = std::fs::read_to_string(home.path().join("data-root/root-key.pem")).unwrap();
+        let secret = root.lines().nth(1).unwrap().as_bytes().to_vec();
+        let files = [files_below(&init.data), files_below(&init.admin_out)].concat();
+        assert!(files.iter().any(|file| file.ends_with("ca/tls.key")), "{files:?}");
+        for file in files {
+            let content = std::fs::read(&file).unwrap();
+            assert!(!content.windows(secret.len()).any(|window| window == secret), "{}", file.display());
+        }
+        let ca = CertificateAuthority::load(&ca_dir(&init.data)).unwrap();
+        assert!(ca.not_after() <= SystemTime::now() + DEFAULT_INTERMEDIATE_VALIDITY);
+
+        let again = Init { data: home.path().join("other"), admin_out: home.path().join("other-admin"), ..init };
+        let inside = AuthoritySource::Root(again.data.join("root"));
+        let error = init_with(&again, &inside).unwrap_err().to_string();
+        assert!(error.contains("root-out") && error.contains("must not be on a broker"), "{error}");
+    }
+
+    #[test]
+    fn a_root_that_is_there_is_used_if_it_is_of_the_federation() {
+        let home = tempfile::tempdir().unwrap();
+        let init = alone(home.path());
+        let root = RootAuthority::create(init.trust_domain.clone(), SystemTime::now()).unwrap();
+        let source = AuthoritySource::Root(home.path().join("root"));
+        root.save(&home.path().join("root")).unwrap();
+        init_with(&init, &source).unwrap();
+        assert_eq!(CertificateAuthority::load(&ca_dir(&init.data)).unwrap().root_sha256(), root.sha256());
+
+        let mut other = alone(&home.path().join("other"));
+        other.trust_domain = TrustDomain::new("other.test").unwrap();
+        let error = init_with(&other, &source).unwrap_err().to_string();
+        assert!(error.contains("'dev.test'") && error.contains("'other.test'"), "{error}");
+        // An intermediate that another authority made.
+        let external = AuthoritySource::Intermediate(ca_dir(&init.data));
+        let third = alone(&home.path().join("third"));
+        init_with(&third, &external).unwrap();
+        assert_eq!(CertificateAuthority::load(&ca_dir(&third.data)).unwrap().root_sha256(), root.sha256());
+        assert!(!home.path().join("third/data-root").exists());
     }
 }

@@ -1,10 +1,12 @@
 //! Renews a broker's own certificate from the authority on its disk, without closing connections.
 
+pub mod follow_authority;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_runtime::ca::{CaError, CertificateAuthority};
+use comity_runtime::ca::{CaError, LiveAuthority};
 use comity_runtime::clock::Clock;
 use comity_runtime::host_name::HostName;
 use comity_runtime::identity::{IdentityDir, IdentityError, IdentitySource, TlsIdentity};
@@ -32,7 +34,7 @@ pub enum RenewalError {
 #[derive(Debug)]
 pub struct Renewal {
     /// The authority.
-    pub ca: Arc<CertificateAuthority>,
+    pub ca: LiveAuthority,
     /// Directory of key and certificate.
     pub dir: IdentityDir,
     /// Identity to certify.
@@ -46,7 +48,7 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// The identity on disk, renewed if it is due or lacks a host name.
+    /// The identity on disk, renewed if it is due, lacks a host name, or is of an earlier intermediate.
     ///
     /// # Errors
     /// [`RenewalError`].
@@ -59,9 +61,12 @@ impl Renewal {
     /// Renews whenever it is due, until `stop`. A broker that was added to a running group learns its own addresses from
     /// the group.
     pub async fn run(self, source: IdentitySource, group: Group, stop: CancellationToken) {
+        let mut authority = self.ca.subscribe();
         loop {
             tokio::select! {
                 () = self.clock.sleep(RENEWAL_CHECK_INTERVAL) => {}
+                // The sender lives as long as `self`.
+                _ = authority.changed() => {}
                 () = stop.cancelled() => return,
             }
             let members = group.members();
@@ -85,11 +90,13 @@ impl Renewal {
 
     fn is_due(&self, identity: &TlsIdentity, hosts: &[HostName]) -> bool {
         let named: BTreeSet<&HostName> = identity.hosts().iter().collect();
-        self.clock.now() >= identity.renew_at() || !hosts.iter().all(|host| named.contains(host))
+        self.clock.now() >= identity.renew_at()
+            || !hosts.iter().all(|host| named.contains(host))
+            || !self.ca.current().has_issued(identity)
     }
 
     fn renew(&self, hosts: &[HostName]) -> Result<TlsIdentity, RenewalError> {
-        let pem = self.ca.new_identity(&self.id, hosts, self.validity, self.clock.now())?;
+        let pem = self.ca.current().new_identity(&self.id, hosts, self.validity, self.clock.now())?;
         let identity = self.dir.save(&pem)?;
         tracing::info!(id = %self.id, "this broker's certificate is renewed");
         Ok(identity)
@@ -101,6 +108,7 @@ impl Renewal {
 mod tests {
     use std::time::{SystemTime, UNIX_EPOCH};
 
+    use comity_runtime::ca::CertificateAuthority;
     use comity_runtime::clock::ManualClock;
     use comity_runtime::spiffe::TrustDomain;
 
@@ -112,7 +120,7 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let now = SystemTime::now();
         let domain = TrustDomain::new("dev.test").unwrap();
-        let ca = Arc::new(CertificateAuthority::create(domain.clone(), now).unwrap());
+        let ca = LiveAuthority::new(CertificateAuthority::create(domain.clone(), now).unwrap());
         let clock = ManualClock::at_unix_ms(now.duration_since(UNIX_EPOCH).unwrap().as_millis().try_into().unwrap());
         let mut renewal = Renewal {
             id: SpiffeId::broker(domain, 1),
@@ -125,9 +133,10 @@ mod tests {
             dir: IdentityDir::new(home.path()),
             validity: Duration::from_secs(3600),
             clock: Arc::new(clock.clone()),
-            ca: Arc::clone(&ca),
+            ca: ca.clone(),
         };
-        renewal.dir.save(&ca.new_identity(&renewal.id, &renewal.hosts(None), renewal.validity, now).unwrap()).unwrap();
+        let made = ca.current().new_identity(&renewal.id, &renewal.hosts(None), renewal.validity, now).unwrap();
+        renewal.dir.save(&made).unwrap();
         let first = renewal.load().unwrap();
         clock.advance(Duration::from_secs(2300));
         assert_eq!(renewal.load().unwrap().not_after(), first.not_after());
@@ -142,5 +151,11 @@ mod tests {
         assert!(third.hosts().contains(&balancer) && third.hosts().contains(&"b1.example".parse().unwrap()));
         clock.advance(Duration::from_secs(1));
         assert_eq!(renewal.load().unwrap().not_after(), third.not_after(), "it names every host");
+
+        let next = CertificateAuthority::create(third.id().trust_domain().clone(), now).unwrap();
+        let expected = next.root_sha256();
+        ca.replace(next).unwrap();
+        let fourth = renewal.load().unwrap();
+        assert!(fourth.roots().contains(&expected), "the newest intermediate issues at once");
     }
 }

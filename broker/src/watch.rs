@@ -15,7 +15,7 @@ mod ring;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use comity_core::State;
-use comity_core::reply::Applied;
+use comity_core::reply::{Applied, Change};
 use comity_policy::Bundle;
 use ring::Ring;
 use tokio::sync::watch;
@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::storage::{ApplyObserver, SnapshotMade};
 use crate::watch::clusters_touched::ClustersTouched;
 
-pub use event::{Event, clusters, objects};
+pub use event::{Event, cluster, objects, visible_clusters};
 pub use ring::Batch;
 
 /// Events kept for watchers that resume: minutes of a busy federation.
@@ -37,6 +37,8 @@ pub struct WatchHub {
     ring: Mutex<Ring>,
     newest: watch::Sender<u64>,
     touched: ClustersTouched,
+    /// Revision of the last change of who may take part.
+    revocations: watch::Sender<u64>,
     metrics: Metrics,
 }
 
@@ -48,6 +50,7 @@ impl WatchHub {
             ring: Mutex::new(Ring::new(RING_EVENTS)),
             newest: watch::Sender::new(0),
             touched: ClustersTouched::default(),
+            revocations: watch::Sender::new(0),
             metrics,
         }
     }
@@ -62,6 +65,12 @@ impl WatchHub {
     #[must_use]
     pub fn newest(&self) -> watch::Receiver<u64> {
         self.newest.subscribe()
+    }
+
+    /// Changes when certificates become void, institutions are suspended or resumed, or policy changes their members.
+    #[must_use]
+    pub fn revocations(&self) -> watch::Receiver<u64> {
+        self.revocations.subscribe()
     }
 
     /// The policy bundle in force as of the newest revision.
@@ -95,6 +104,9 @@ impl ApplyObserver for WatchHub {
         self.lock().push(Batch { revision: applied.revision, events, policy });
         self.newest.send_replace(applied.revision);
         self.touched.applied(state, applied);
+        if applied.changes.iter().any(|change| matches!(change, Change::Revocations | Change::Policy)) {
+            self.revocations.send_replace(applied.revision);
+        }
     }
 
     fn restored(&self, state: &State) {
@@ -103,7 +115,9 @@ impl ApplyObserver for WatchHub {
         self.lock().restart(state.revision, policy);
         self.newest.send_replace(state.revision);
         self.touched.restored(state);
+        self.revocations.send_replace(state.revision);
     }
+
     fn snapshot_made(&self, made: &SnapshotMade) {
         self.metrics.snapshot_made(made);
     }

@@ -4,6 +4,8 @@
 
 #[path = "broker/any_client.rs"]
 mod any_client;
+#[path = "broker/authority_rotation.rs"]
+mod authority_rotation;
 #[path = "broker/bad_input.rs"]
 mod bad_input;
 #[path = "broker/cluster_requests.rs"]
@@ -14,6 +16,8 @@ mod default_deny;
 mod fake_agent;
 #[path = "broker/federation.rs"]
 mod federation;
+#[path = "broker/floods.rs"]
+mod floods;
 #[path = "broker/joins.rs"]
 mod joins;
 #[path = "broker/lease_story.rs"]
@@ -24,5 +28,7 @@ mod lists_and_watches;
 mod open_port;
 #[path = "broker/reclaim_story.rs"]
 mod reclaim_story;
+#[path = "broker/revocations.rs"]
+mod revocations;
 #[path = "broker/role_matrix.rs"]
 mod role_matrix;

@@ -315,7 +315,7 @@ fn up_makes_nothing_if_a_port_is_taken_and_continues_what_was_interrupted() {
     // Killed while it made the authority.
     let half = host.dir.path().join("data/.setup/ca");
     fs::create_dir_all(&half).unwrap();
-    fs::write(half.join("ca.pem"), "half").unwrap();
+    fs::write(half.join("ca.crt"), "half").unwrap();
     fs::set_permissions(host.dir.path().join("data"), Permissions::from_mode(0o700)).unwrap();
     let said = host.ready(&chosen);
     assert!(said.contains("applied the minimal policy"), "{said}");

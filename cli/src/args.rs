@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cluster, completions, context, doctor, invitation, lease, login, man, offers, peering, policy, quote, raft,
-    request, status, top, user, version, whoami,
+    cluster, completions, context, doctor, institution, invitation, lease, login, man, offers, peering, policy, quote,
+    raft, request, status, top, user, version, whoami,
 };
 use crate::dev::DevArgs;
 use crate::exit;
@@ -66,12 +66,15 @@ pub enum Command {
     /// Federations that you have logged in to: list, choose
     #[command(subcommand)]
     Context(context::ContextCommand),
-    /// Member clusters: invite, list, show
+    /// Member clusters: invite, list, show, evict, voucher
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
-    /// Users: invite
+    /// Users: invite, revoke
     #[command(subcommand)]
     User(user::UserCommand),
+    /// Institutions: suspend, resume
+    #[command(subcommand)]
+    Institution(institution::InstitutionCommand),
     /// Open invitations of clusters, users and brokers: list, revoke
     #[command(subcommand)]
     Invitation(invitation::InvitationCommand),

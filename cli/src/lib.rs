@@ -24,6 +24,7 @@ pub mod exit;
 pub mod failure;
 pub mod global_args;
 pub mod help;
+mod listings;
 pub mod live;
 pub mod output;
 pub mod session;
@@ -85,6 +86,7 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Context(command) => command.run(session),
         Command::User(command) => command.run(session).await,
         Command::Cluster(command) => command.run(session).await,
+        Command::Institution(command) => command.run(session).await,
         Command::Invitation(command) => command.run(session).await,
         Command::Offers(command) => command.run(session).await,
         Command::Request(command) => command.run(session).await,

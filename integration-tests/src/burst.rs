@@ -172,14 +172,15 @@ impl Burst {
         let second = clusters.second_donor.iter().map(|real| (SECOND_DONOR, real, Where::SecondDonor));
         let first = [(ORIGIN, &clusters.origin, Where::Origin), (DONOR, &clusters.donor, Where::Donor)];
         for (cluster, real, at) in first.into_iter().chain(second) {
-            let inventory = InventorySource::Kubernetes(install_agent(real).await?);
+            let inventory = InventorySource::AsAgent(install_agent(real).await?);
             let mut spec = AgentSpec {
                 place: place(clusters, at, real.node_ip()),
                 fabric_mode: "tun",
                 ..AgentSpec::new(cluster, inventory)
             };
             // A cluster's only node carries no spec.podCIDR: the container network here is a plain bridge.
-            spec.more = format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n", real.pod_cidr());
+            spec.more =
+                format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n{}", real.pod_cidr(), peer_addresses(clusters));
             if cluster == DONOR {
                 spec.more.extend(config.donor_liqo.iter().map(|line| format!("  {line}\n")));
             }
@@ -471,6 +472,16 @@ pub fn copy_policy(from: &Path, to: &Path, peering_idle: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Settings of the section `liqo` by which each cluster lets the others use their own addresses.
+pub(crate) fn peer_addresses(clusters: &RealClusters) -> String {
+    let donors = [(DONOR, Some(&clusters.donor)), (SECOND_DONOR, clusters.second_donor.as_ref())];
+    let donors: Vec<_> = donors.into_iter().filter_map(|(name, real)| Some((name, real?))).collect();
+    let pods = donors.iter().map(|(_, real)| real.pod_cidr()).chain([clusters.origin.pod_cidr()]);
+    let apis = donors.iter().map(|(name, real)| format!("{name}: [{}/32]", real.node_ip()));
+    let (pods, apis) = (pods.collect::<Vec<_>>().join(", "), apis.collect::<Vec<_>>().join(", "));
+    format!("  peerNetworks: [{pods}]\n  peerApiServers: {{{apis}}}\n")
 }
 
 /// The section `burst` of the origin's agent configuration.

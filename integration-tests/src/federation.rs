@@ -1,5 +1,6 @@
 //! A federation of broker and agent processes, driven through the `comity` command.
 
+mod admin;
 mod agent_processes;
 pub(crate) mod broker_api;
 mod broker_processes;

@@ -11,8 +11,8 @@ mod borrower;
 mod demand;
 mod growth_policy;
 mod growth_report;
-mod inventory;
-mod member;
+pub(crate) mod inventory;
+pub(crate) mod member;
 mod messages;
 
 use std::sync::atomic::Ordering;

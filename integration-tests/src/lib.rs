@@ -6,7 +6,6 @@
 //!
 //! The programs are those beside the test binary; `./test` builds them first.
 
-mod admin;
 pub mod brokers;
 pub mod burst;
 pub mod chaos;
@@ -14,8 +13,10 @@ mod comity;
 pub mod durable;
 pub mod failover;
 mod federation;
+pub mod flood;
 pub mod growth;
 pub mod history;
+pub mod hostile;
 mod memory;
 mod place;
 pub mod pods;

@@ -11,7 +11,7 @@ use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, Real
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::burst::{Burst, DONOR, NAMESPACE, ORIGIN, copy_policy, install_webhooks, place};
+use crate::burst::{Burst, DONOR, NAMESPACE, ORIGIN, copy_policy, install_webhooks, peer_addresses, place};
 use crate::federation::{Federation, FederationConfig};
 use crate::programs::{deploy, program};
 use crate::wait::{PATIENCE, until};
@@ -136,7 +136,8 @@ impl Pods {
         let donor = &self.clusters().donor;
         volumes(donor, &["broker-1", "broker-2", "broker-3", "agent"]).await?;
         let founding = self.federation().broker_dir(1);
-        let files = ["broker.json", "founding", "ca/ca.pem", "ca/ca-key.pem"].map(|file| founding.join(file));
+        let files = ["broker.json", "founding", "invitation-key", "ca/tls.crt", "ca/tls.key", "ca/ca.crt"]
+            .map(|file| founding.join(file));
         self.apply(donor, &["broker"], "broker", |text| {
             text.push_str(&secret("comity-broker-founding", BROKER_NAMESPACE, &files));
             text.push_str(&format!(
@@ -211,13 +212,16 @@ impl Pods {
         let folder = deploy().join(base);
         let shipped = real.kubectl(&["kustomize", folder.to_str().context("paths of tests are text")?]).await?;
         let mut config = agent_config(&shipped)?;
+        // Nodes of tests have their images from the host, and no registry.
+        config.push_str("sharing: {alwaysPullImages: false}\n");
         if real.name() == self.clusters().donor.name() {
             let chosen = format!("endpoints: ['{}:{fabric_port}']", real.node_ip());
             replace(&mut config, "endpoints: []", &chosen)?;
         }
         if base == "liqo" {
             // These nodes carry no spec.podCIDR: the container network here is a plain bridge.
-            let networks = format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n", real.pod_cidr());
+            let peers = peer_addresses(self.clusters());
+            let networks = format!("liqo:\n  enabled: true\n  podCidrs: [{}]\n{peers}", real.pod_cidr());
             replace(&mut config, "liqo:\n  enabled: true\n", &networks)?;
             let burst = "burst:\n  enabled: true\n  cooldownSeconds: 3\n  defaultClass: midrange\n";
             if real.name() == self.clusters().donor.name() {

@@ -80,6 +80,12 @@ impl Bundle {
         self.institution_by_cluster.get(cluster).map(String::as_str)
     }
 
+    /// The institution that a tenant belongs to.
+    #[must_use]
+    pub fn institution_of_tenant(&self, tenant: &str) -> Option<&str> {
+        self.tenants.get(tenant).map(|tenant| tenant.spec.institution.as_str())
+    }
+
     /// Pairs of cluster and institution: every cluster that may be enrolled.
     pub fn enrollable_clusters(&self) -> impl Iterator<Item = (&str, &str)> {
         self.institution_by_cluster.iter().map(|(cluster, institution)| (cluster.as_str(), institution.as_str()))

@@ -51,7 +51,9 @@ convert!(EndReason {
     DeviceLost,
     NodeLost,
     DonorLost,
-    Idle
+    Idle,
+    OriginRevoked,
+    DonorRevoked
 });
 
 #[cfg(test)]

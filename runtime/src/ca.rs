@@ -1,43 +1,50 @@
-//! The federation's certificate authority.
+//! The federation's certificate authority: a root whose key stays offline, and the intermediates that brokers hold.
 //!
 //! The broker decides the content of a certificate. A CSR contributes only its public key, after its signature proved
-//! that the requester holds the private key. The root has no name constraints, because some TLS verifiers refuse URI
-//! constraints; [`crate::tls`] checks the trust domain instead.
+//! that the requester holds the private key. Authorities have no name constraints, because some TLS verifiers refuse URI
+//! constraints; [`crate::tls`] checks the trust domain instead, of members and of every intermediate.
 
 use std::fmt;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose, PublicKeyData, SanType, SerialNumber, SubjectPublicKeyInfo,
+    CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PublicKeyData,
+    SubjectPublicKeyInfo,
 };
-use sha2::{Digest as _, Sha256};
+use rustls_pki_types::{CertificateDer, UnixTime};
 use thiserror::Error;
 use zeroize::Zeroize;
 
-use crate::atomic_file::{self, FileError, PRIVATE, PUBLIC};
-use crate::entropy::{Entropy, SystemEntropy};
+use crate::atomic_file::{self, FileError};
 use crate::host_name::HostName;
-use crate::identity::{BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots};
-use crate::secret::{Secret, SecretString};
-use crate::spiffe::{SpiffeId, SpiffeKind, TrustDomain};
+use crate::identity::{
+    AuthorityFacts, BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots, TlsIdentity, parse_chain,
+};
+use crate::spiffe::{SpiffeId, TrustDomain};
 
 mod authority_copy;
+mod authority_files;
 mod csr;
+mod live_authority;
+mod root_authority;
+mod template;
 
 pub use csr::{CsrDer, KeyAndCsr};
+pub use live_authority::LiveAuthority;
+pub use root_authority::{MAX_INTERMEDIATE_VALIDITY, PreviousRoot, RootAuthority};
 
 /// The longest lifetime that [`CertificateAuthority::issue`] grants.
 pub const MAX_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Validity of an intermediate unless another one is asked for.
+pub const DEFAULT_INTERMEDIATE_VALIDITY: Duration = Duration::from_secs(90 * 24 * 3600);
 /// DNS names and addresses in one certificate, at most.
 pub const MAX_NAMES: usize = 16;
 
-const ROOT_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-const ROOT_FILE: &str = "ca.pem";
-const KEY_FILE: &str = "ca-key.pem";
-/// Characters of a common name, at most (X.520).
-const COMMON_NAME_MAX_CHARS: usize = 64;
+/// Certificates from an intermediate up to the root, without it, at most.
+const MAX_INTERMEDIATES: usize = 3;
+/// An intermediate that ends sooner signs nothing more.
+const SHORTEST_VALIDITY: Duration = Duration::from_secs(1);
 
 /// Why the authority issued no certificate, or could not be loaded or saved.
 #[derive(Debug, Error)]
@@ -68,6 +75,14 @@ pub enum CaError {
         /// Trust domain of the authority.
         trust_domain: TrustDomain,
     },
+    /// A replacement is the authority of another federation.
+    #[error("the authority is of trust domain '{found}', and this broker's of '{expected}': install one of that")]
+    OtherAuthority {
+        /// Trust domain of the replacement.
+        found: TrustDomain,
+        /// Trust domain of the broker.
+        expected: TrustDomain,
+    },
     /// The requested lifetime is out of range.
     #[error(
         "validity {}s is out of range: want 1 second to {} days",
@@ -78,9 +93,29 @@ pub enum CaError {
         /// The requested lifetime.
         wanted: Duration,
     },
-    /// The root expires before the certificate would.
-    #[error("the federation's root certificate expires too soon: create a new authority and join again")]
+    /// The requested lifetime of an intermediate is out of range.
+    #[error(
+        "validity {}s of an intermediate is out of range: want 1 second to {} days",
+        .wanted.as_secs(),
+        MAX_INTERMEDIATE_VALIDITY.as_secs() / 86_400
+    )]
+    IntermediateValidity {
+        /// The requested lifetime.
+        wanted: Duration,
+    },
+    /// The root expires before the intermediate would.
+    #[error("the root certificate expires before the intermediate would: give it fewer days, or make the next root")]
     RootEnds,
+    /// The intermediate has expired.
+    #[error(
+        "the intermediate of this broker ended at {}: make the next one with `comity-broker ca intermediate` and \
+         install it with `comity-broker ca install`",
+        utc(*.not_after)
+    )]
+    IntermediateEnded {
+        /// End of its validity.
+        not_after: SystemTime,
+    },
     /// Too many host names.
     #[error("host names are refused: {reason}")]
     Names {
@@ -110,7 +145,7 @@ impl CaError {
 /// A newly issued certificate.
 #[derive(Debug, Clone)]
 pub struct IssuedCertificate {
-    /// The certificate, then the root, in which a joining agent finds the pinned hash.
+    /// The certificate, its intermediates, then the roots, in which a joining agent finds the pinned hash.
     pub chain_pem: String,
     /// Serial number in hex, for the audit log.
     pub serial: String,
@@ -120,85 +155,41 @@ pub struct IssuedCertificate {
     pub not_after: SystemTime,
 }
 
-/// A root certificate and its key. Every broker has a copy; the key never enters Raft.
+/// An intermediate with its key, and the roots that members trust. Every broker has one; the key never enters Raft.
 pub struct CertificateAuthority {
     issuer: Issuer<'static, KeyPair>,
+    /// The intermediate first.
+    chain: Vec<CertificateDer<'static>>,
+    chain_pem: String,
     root_pem: String,
     roots: Roots,
-    root_not_after: SystemTime,
+    root_sha256: RootHash,
+    not_before: SystemTime,
+    not_after: SystemTime,
 }
 
 impl CertificateAuthority {
-    /// The path of the authority's key in its directory.
-    #[must_use]
-    pub fn key_file(dir: &Path) -> std::path::PathBuf {
-        dir.join(KEY_FILE)
-    }
-
-    /// Creates an authority that is valid for ten years.
-    ///
-    /// # Errors
-    /// [`CaError::Encoding`] if the library cannot create the certificate.
-    pub fn create(trust_domain: TrustDomain, now: SystemTime) -> Result<Self, CaError> {
-        let key = KeyPair::generate().map_err(CaError::encoding)?;
-        let mut params = CertificateParams::default();
-        params.distinguished_name = common_name(&format!("comity {trust_domain}"));
-        params.subject_alt_names = vec![uri_name(&format!("spiffe://{trust_domain}"))?];
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-        params.serial_number = Some(random_serial());
-        set_validity(&mut params, now - BACKDATE, now + ROOT_VALIDITY);
-        let root = params.self_signed(&key).map_err(CaError::encoding)?;
-        Self::assemble(root.pem(), key)
-    }
-
-    /// Reads an authority from `ca.pem` and `ca-key.pem`.
-    ///
-    /// # Errors
-    /// [`CaError`] if a file is missing, or they do not belong together.
-    pub fn load(dir: &Path) -> Result<Self, CaError> {
-        let root_pem = read_text(&dir.join(ROOT_FILE))?;
-        let mut key_pem = read_text(&dir.join(KEY_FILE))?;
-        let key = KeyPair::from_pem(&key_pem);
-        key_pem.zeroize();
-        // Drops the library's message, which may quote the key.
-        let key = key.map_err(|_| IdentityError::Pem {
-            label: "private key",
-            reason: format!("{}: want a PKCS #8 'PRIVATE KEY' block", dir.join(KEY_FILE).display()),
+    /// Checks that members of the federation accept what the intermediate signs: exactly as they check it.
+    fn assemble(chain_pem: String, key: KeyPair, root_pem: String) -> Result<Self, CaError> {
+        let fail = |reason: String| CaError::Identity(IdentityError::Certificate { reason });
+        let (chain_pem, root_pem) = (ends_with_newline(chain_pem), ends_with_newline(root_pem));
+        let chain = parse_chain("intermediate", &chain_pem)?;
+        let intermediate = chain.first().ok_or_else(|| fail("tls.crt holds no certificate".to_owned()))?;
+        if chain.len() > MAX_INTERMEDIATES {
+            return Err(fail(format!("tls.crt holds {} certificates, at most {MAX_INTERMEDIATES} fit", chain.len())));
+        }
+        let facts = AuthorityFacts::of(intermediate)?;
+        let trust_domain = facts.trust_domain.clone().ok_or_else(|| {
+            let want =
+                "the intermediate in tls.crt names no trust domain: want the URI spiffe://DOMAIN among its names";
+            fail(want.to_owned())
         })?;
-        Self::assemble(root_pem, key)
-    }
-
-    /// Writes `ca.pem` and `ca-key.pem` (mode 0600).
-    ///
-    /// # Errors
-    /// [`CaError::File`]. Never replaces an existing authority, because all certificates of its federation depend on
-    /// it.
-    pub fn save(&self, dir: &Path) -> Result<(), CaError> {
-        atomic_file::create_private_dir(dir)?;
-        let key = SecretString::new(self.issuer.key().serialize_pem());
-        // The key comes last. A crash in between leaves a root without key, which is useless and may be replaced.
-        if !dir.join(KEY_FILE).exists() {
-            atomic_file::write(&dir.join(ROOT_FILE), self.root_pem.as_bytes(), PUBLIC)?;
-        }
-        atomic_file::write_new(&dir.join(KEY_FILE), key.expose().as_bytes(), PRIVATE)?;
-        Ok(())
-    }
-
-    /// Whether the directory has an authority.
-    pub fn exists(dir: &Path) -> bool {
-        dir.join(KEY_FILE).exists()
-    }
-
-    fn assemble(root_pem: String, key: KeyPair) -> Result<Self, CaError> {
-        let roots = Roots::from_pem(&root_pem)?;
-        let (spki, root_not_after) = csr::root_key_and_expiry(&root_pem)?;
-        if spki != key.subject_public_key_info() {
-            let reason = "ca-key.pem is not the key of ca.pem".to_owned();
-            return Err(IdentityError::Certificate { reason }.into());
-        }
-        let issuer = Issuer::from_ca_cert_pem(&root_pem, key).map_err(CaError::encoding)?;
-        Ok(Self { issuer, root_pem, roots, root_not_after })
+        check_key(intermediate, &key, "tls.key is not the key of the first certificate in tls.crt")?;
+        let roots = Roots::from_pem(&root_pem, &trust_domain)?;
+        let issuer = Issuer::from_ca_cert_der(intermediate, key).map_err(CaError::encoding)?;
+        let root_sha256 = signing_root(&issuer, &chain, &roots)?;
+        let AuthorityFacts { not_before, not_after, .. } = facts;
+        Ok(Self { issuer, chain, chain_pem, root_pem, roots, root_sha256, not_before, not_after })
     }
 
     /// The trust domain of the federation.
@@ -206,22 +197,55 @@ impl CertificateAuthority {
         self.roots.trust_domain()
     }
 
-    /// The root certificate as PEM.
+    /// The trusted root certificates as PEM.
     pub fn root_pem(&self) -> &str {
         &self.root_pem
     }
 
-    /// The root, for verifiers.
+    /// The trusted roots, for verifiers.
     pub const fn roots(&self) -> &Roots {
         &self.roots
     }
 
-    /// The hash that join tokens pin.
-    pub fn root_sha256(&self) -> RootHash {
-        self.roots.sha256()
+    /// The hash of the root above the intermediate, which join tokens pin.
+    pub const fn root_sha256(&self) -> RootHash {
+        self.root_sha256
     }
 
-    /// Issues a certificate for the public key of a CSR and for `id`. Ignores the names in the CSR.
+    /// Start of the intermediate's validity.
+    #[must_use]
+    pub const fn not_before(&self) -> SystemTime {
+        self.not_before
+    }
+
+    /// End of the intermediate's validity. No certificate that it signs lives longer.
+    #[must_use]
+    pub const fn not_after(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// When the next intermediate is due: after two thirds of this one's lifetime.
+    #[must_use]
+    pub fn renew_at(&self) -> SystemTime {
+        let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
+        self.not_before + lifetime * 2 / 3
+    }
+
+    /// Whether another authority has the same intermediate and roots.
+    #[must_use]
+    pub fn is_same_as(&self, other: &Self) -> bool {
+        self.chain == other.chain && self.roots.hashes().eq(other.roots.hashes())
+    }
+
+    /// Whether this authority issued an identity, with the intermediates and roots that it has now.
+    #[must_use]
+    pub fn has_issued(&self, identity: &TlsIdentity) -> bool {
+        identity.intermediates_and_roots().starts_with(&self.chain) && identity.roots().hashes().eq(self.roots.hashes())
+    }
+
+    /// Issues a certificate for the public key of a CSR and for `id`. Ignores the names in the CSR. The certificate
+    /// carries `generation`, the number of revocations before it, in its serial number: a later revocation of `id`
+    /// voids it.
     ///
     /// # Errors
     /// [`CaError`] if the CSR does not prove possession of its key, or another argument is out of bounds.
@@ -232,13 +256,15 @@ impl CertificateAuthority {
         hosts: &[HostName],
         validity: Duration,
         now: SystemTime,
+        generation: u64,
     ) -> Result<IssuedCertificate, CaError> {
         let key = csr.verified_key()?;
-        let (params, issued) = self.leaf_params(id, hosts, validity, now)?;
+        let (params, issued) = self.leaf_params(id, hosts, validity, now, generation)?;
         self.sign(&params, &key, issued)
     }
 
-    /// Creates a key and issues its certificate: for the broker itself, and for users that it invites.
+    /// Creates a key and issues its certificate in generation 0: for brokers, whose certificates no revocation voids,
+    /// and for users who were never revoked.
     ///
     /// # Errors
     /// Like [`issue`](Self::issue).
@@ -250,21 +276,8 @@ impl CertificateAuthority {
         now: SystemTime,
     ) -> Result<IdentityPem, CaError> {
         let request = KeyAndCsr::generate()?;
-        let issued = self.issue(&request.csr, id, hosts, validity, now)?;
+        let issued = self.issue(&request.csr, id, hosts, validity, now, 0)?;
         Ok(IdentityPem { key: request.key_pem, chain: issued.chain_pem, ca: self.root_pem.clone() })
-    }
-
-    /// A secret that only holders of the authority's key can compute, equal on every broker: SHA-256 over the
-    /// length-prefixed purpose, key and parts.
-    pub fn derive_secret(&self, purpose: &str, parts: &[&[u8]]) -> Secret<[u8; 32]> {
-        let mut key = self.issuer.key().serialize_der();
-        let mut hash = Sha256::new();
-        for part in [purpose.as_bytes(), &key].into_iter().chain(parts.iter().copied()) {
-            hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-            hash.update(part);
-        }
-        key.zeroize();
-        Secret::new(hash.finalize().into())
     }
 
     fn leaf_params(
@@ -273,19 +286,20 @@ impl CertificateAuthority {
         hosts: &[HostName],
         validity: Duration,
         now: SystemTime,
+        generation: u64,
     ) -> Result<(CertificateParams, IssuedCertificate), CaError> {
         if id.trust_domain() != self.trust_domain() {
             let trust_domain = self.trust_domain().clone();
             return Err(CaError::OtherTrustDomain { id: id.clone(), trust_domain });
         }
-        if validity < Duration::from_secs(1) || validity > MAX_VALIDITY {
+        if validity < SHORTEST_VALIDITY || validity > MAX_VALIDITY {
             return Err(CaError::Validity { wanted: validity });
         }
-        let (not_before, not_after) = (now - BACKDATE, now + validity);
-        if not_after > self.root_not_after {
-            return Err(CaError::RootEnds);
+        if now + SHORTEST_VALIDITY > self.not_after {
+            return Err(CaError::IntermediateEnded { not_after: self.not_after });
         }
-        let serial = random_serial();
+        let (not_before, not_after) = (now - BACKDATE, (now + validity).min(self.not_after));
+        let serial = template::serial_of(generation);
         let issued = IssuedCertificate {
             chain_pem: String::new(),
             serial: hex::encode(serial.to_bytes()),
@@ -293,15 +307,15 @@ impl CertificateAuthority {
             not_after,
         };
         let mut params = CertificateParams::default();
-        params.distinguished_name = common_name(&subject(id.kind()));
-        params.subject_alt_names = host_names(hosts)?;
-        params.subject_alt_names.push(uri_name(&id.to_string())?);
+        params.distinguished_name = template::common_name(&template::subject(id.kind()));
+        params.subject_alt_names = template::host_names(hosts)?;
+        params.subject_alt_names.push(template::uri_name(&id.to_string())?);
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth, ExtendedKeyUsagePurpose::ServerAuth];
         params.serial_number = Some(serial);
         params.use_authority_key_identifier_extension = true;
-        set_validity(&mut params, not_before, not_after);
+        template::set_validity(&mut params, not_before, not_after);
         Ok((params, issued))
     }
 
@@ -312,7 +326,7 @@ impl CertificateAuthority {
         issued: IssuedCertificate,
     ) -> Result<IssuedCertificate, CaError> {
         let leaf = params.signed_by(key, &self.issuer).map_err(CaError::encoding)?;
-        let chain_pem = format!("{}{}", leaf.pem(), self.root_pem);
+        let chain_pem = format!("{}{}{}", leaf.pem(), self.chain_pem, self.root_pem);
         Ok(IssuedCertificate { chain_pem, ..issued })
     }
 }
@@ -326,6 +340,46 @@ impl fmt::Debug for CertificateAuthority {
     }
 }
 
+/// The hash of the first root that accepts what the issuer signs.
+fn signing_root(
+    issuer: &Issuer<'static, KeyPair>,
+    chain: &[CertificateDer<'static>],
+    roots: &Roots,
+) -> Result<RootHash, CaError> {
+    let begins = |certificate| AuthorityFacts::of(certificate).map(|facts| facts.not_before);
+    let mut at = UNIX_EPOCH;
+    for certificate in chain {
+        at = at.max(begins(certificate)?);
+    }
+    let mut params = CertificateParams::default();
+    params.subject_alt_names =
+        vec![template::uri_name(&SpiffeId::broker(roots.trust_domain().clone(), 1).to_string())?];
+    params.serial_number = Some(template::serial_of(0));
+    template::set_validity(&mut params, at, at + Duration::from_secs(60));
+    let signed = params.signed_by(issuer.key(), issuer).map_err(CaError::encoding)?;
+    let at = UnixTime::since_unix_epoch(at.duration_since(UNIX_EPOCH).unwrap_or_default());
+    let mut refused = String::new();
+    for (root, sha256) in roots.each().zip(roots.hashes()) {
+        match root.verify_server(signed.der(), &roots.authorities(chain), at) {
+            Ok(()) => return Ok(sha256),
+            Err(error) => refused = error.to_string(),
+        }
+    }
+    let reason = format!(
+        "tls.crt does not lead to a root in ca.crt ({refused}): put the authority that signed the intermediate into \
+         ca.crt; certificates between them must name spiffe://{} too",
+        roots.trust_domain()
+    );
+    Err(IdentityError::Certificate { reason }.into())
+}
+
+fn check_key(certificate: &CertificateDer<'_>, key: &KeyPair, mismatch: &str) -> Result<(), CaError> {
+    if csr::public_key(certificate)? == key.subject_public_key_info() {
+        return Ok(());
+    }
+    Err(IdentityError::Certificate { reason: mismatch.to_owned() }.into())
+}
+
 fn read_text(path: &Path) -> Result<String, CaError> {
     let bytes = atomic_file::read_bounded(path, PEM_MAX_BYTES)?;
     String::from_utf8(bytes).map_err(|_| {
@@ -334,49 +388,30 @@ fn read_text(path: &Path) -> Result<String, CaError> {
     })
 }
 
-fn subject(kind: &SpiffeKind) -> String {
-    match kind {
-        SpiffeKind::Broker(node) => format!("broker {node}"),
-        SpiffeKind::Cluster(cluster) => format!("cluster {cluster}"),
-        SpiffeKind::User(user) => format!("user {user}"),
+fn read_key(path: &Path) -> Result<KeyPair, CaError> {
+    let mut pem = read_text(path)?;
+    let key = parse_key(&pem, &path.display().to_string());
+    pem.zeroize();
+    key
+}
+
+/// Parses a private key. `place` names it in errors, which never quote it.
+fn parse_key(pem: &str, place: &str) -> Result<KeyPair, CaError> {
+    let reason = format!("{place}: want a PKCS #8 'PRIVATE KEY' block of an ECDSA, Ed25519 or RSA key");
+    KeyPair::from_pem(pem).map_err(|_| IdentityError::Pem { label: "private key", reason }.into())
+}
+
+fn ends_with_newline(mut pem: String) -> String {
+    if !pem.ends_with('\n') {
+        pem.push('\n');
     }
+    pem
 }
 
-fn common_name(text: &str) -> DistinguishedName {
-    let mut name = DistinguishedName::new();
-    name.push(DnType::CommonName, text.chars().take(COMMON_NAME_MAX_CHARS).collect::<String>());
-    name
-}
-
-fn uri_name(uri: &str) -> Result<SanType, CaError> {
-    uri.try_into().map(SanType::URI).map_err(CaError::encoding)
-}
-
-fn host_names(hosts: &[HostName]) -> Result<Vec<SanType>, CaError> {
-    if hosts.len() > MAX_NAMES {
-        let reason = format!("{} given, at most {MAX_NAMES} are allowed", hosts.len());
-        return Err(CaError::Names { reason });
-    }
-    let name = |host: &HostName| match host.ip() {
-        Some(ip) => Ok(SanType::IpAddress(ip)),
-        None => host.dns().unwrap_or_default().try_into().map(SanType::DnsName).map_err(CaError::encoding),
-    };
-    hosts.iter().map(name).collect()
-}
-
-/// A random serial number of 127 bits: positive, as X.509 requires, and unique.
-fn random_serial() -> SerialNumber {
-    let mut bytes = [0; 16];
-    SystemEntropy.fill(&mut bytes);
-    bytes[0] = (bytes[0] & 0x7f) | 0x40;
-    SerialNumber::from_slice(&bytes)
-}
-
-fn set_validity(params: &mut CertificateParams, from: SystemTime, until: SystemTime) {
-    let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    let since_epoch = |t: SystemTime| t.duration_since(UNIX_EPOCH).unwrap_or_default();
-    params.not_before = epoch + since_epoch(from);
-    params.not_after = epoch + since_epoch(until);
+/// A time to the second: "2026-11-22 18:40:07 UTC".
+fn utc(time: SystemTime) -> String {
+    let time = jiff::Timestamp::try_from(time).unwrap_or(jiff::Timestamp::MAX);
+    time.strftime("%F %T UTC").to_string()
 }
 
 #[cfg(test)]

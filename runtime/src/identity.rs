@@ -1,4 +1,4 @@
-//! The identity of a process: a key, a certificate with a SPIFFE id, and the trusted root.
+//! The identity of a process: a key, a certificate with a SPIFFE id, and the trusted roots.
 //!
 //! [`IdentityDir`] stores it on disk, [`IdentitySource`] provides the newest one to every connection.
 
@@ -21,13 +21,16 @@ use crate::spiffe::{SpiffeError, SpiffeId, TrustDomain};
 mod certificate;
 mod dir;
 mod roots;
+mod succession;
+mod trusted_roots;
 
-pub(crate) use certificate::{BACKDATE, CertificateFacts};
+pub(crate) use certificate::{AuthorityFacts, BACKDATE, CertificateFacts, serial_prefix};
 pub use dir::IdentityDir;
 pub use roots::{RootHash, Roots};
+pub use trusted_roots::TrustedRoots;
 
-/// Certificates in one chain file, at most.
-pub(crate) const CHAIN_MAX_CERTIFICATES: usize = 4;
+/// Certificates in one chain file, at most: the member's, three below the root, and four roots.
+pub(crate) const CHAIN_MAX_CERTIFICATES: usize = 8;
 /// Bytes of a PEM file, at most.
 pub(crate) const PEM_MAX_BYTES: u64 = 64 * 1024;
 
@@ -54,6 +57,23 @@ pub enum IdentityError {
     /// The URI name of a certificate is not a SPIFFE id of Comity.
     #[error("the certificate carries no valid SPIFFE id: {0}")]
     Spiffe(#[from] SpiffeError),
+    /// A renewal is for another member.
+    #[error("the new certificate is of {found}, and the one that it renews of {expected}; it is not used")]
+    OtherId {
+        /// SPIFFE id of this process.
+        expected: SpiffeId,
+        /// SPIFFE id of the new certificate.
+        found: SpiffeId,
+    },
+    /// A renewal brings a root that no trusted root signed.
+    #[error(
+        "the broker named the root {sha256}, which no trusted root signed; the new certificate is not used: ask your \
+         federation's maintainers whether a broker was taken over, or join again"
+    )]
+    NewRoot {
+        /// Hash of the root.
+        sha256: RootHash,
+    },
     /// A certificate does not have exactly one URI name.
     #[error("the certificate carries {found} URI names, want exactly one SPIFFE id")]
     UriNames {
@@ -82,7 +102,7 @@ pub enum IdentityError {
     /// The root certificate is not the pinned one.
     #[error(
         "the root certificate has SHA-256 {found}, the join token pins {expected}: the broker that answered is not of \
-         that federation"
+         that federation, or its root was replaced since the invitation; ask for a new token"
     )]
     Pin {
         /// Hash in the join token.
@@ -97,9 +117,9 @@ pub enum IdentityError {
 pub struct IdentityPem {
     /// Private key, PKCS #8.
     pub key: SecretString,
-    /// Certificate chain: leaf first, root last.
+    /// Certificate chain: leaf first, roots last.
     pub chain: String,
-    /// Root certificate of the federation.
+    /// Root certificates of the federation.
     pub ca: String,
 }
 
@@ -116,6 +136,7 @@ pub struct TlsIdentity(Arc<Inner>);
 struct Inner {
     key: Arc<CertifiedKey>,
     facts: CertificateFacts,
+    roots: Roots,
 }
 
 impl TlsIdentity {
@@ -128,13 +149,7 @@ impl TlsIdentity {
         let chain = parse_chain("certificate chain", &pem.chain)?;
         let leaf = chain.first().ok_or_else(|| pem_error("certificate chain", "it has no certificate"))?;
         let facts = CertificateFacts::of(leaf)?;
-        let roots = Roots::from_pem(&pem.ca)?;
-        if facts.id.trust_domain() != roots.trust_domain() {
-            return Err(IdentityError::OtherTrustDomain {
-                expected: roots.trust_domain().clone(),
-                found: facts.id.trust_domain().clone(),
-            });
-        }
+        let roots = Roots::from_pem(&pem.ca, facts.id.trust_domain())?;
         let key = PrivateKeyDer::from_pem_slice(pem.key.expose().as_bytes())
             // Drops the library's message, which may quote the key.
             .map_err(|_| pem_error("private key", "want a PKCS #8 'PRIVATE KEY' block"))?;
@@ -143,12 +158,23 @@ impl TlsIdentity {
         let signing = rustls::crypto::ring::sign::any_supported_type(&key).map_err(mismatch)?;
         let key = CertifiedKey::new(chain, signing);
         key.keys_match().map_err(mismatch)?;
-        Ok(Self(Arc::new(Inner { key: Arc::new(key), facts })))
+        Ok(Self(Arc::new(Inner { key: Arc::new(key), facts, roots })))
     }
 
     /// The SPIFFE id of the certificate.
     pub fn id(&self) -> &SpiffeId {
         &self.0.facts.id
+    }
+
+    /// The roots of the federation that came with the certificate.
+    #[must_use]
+    pub fn roots(&self) -> &Roots {
+        &self.0.roots
+    }
+
+    /// What the chain has above the certificate.
+    pub(crate) fn intermediates_and_roots(&self) -> &[CertificateDer<'static>] {
+        self.0.key.cert.get(1..).unwrap_or_default()
     }
 
     /// The host names and addresses in the certificate.
@@ -164,6 +190,11 @@ impl TlsIdentity {
     /// End of the certificate's validity.
     pub fn not_after(&self) -> SystemTime {
         self.0.facts.not_after
+    }
+
+    /// Generation in which the certificate was issued; see [`CertificateAuthority::issue`](crate::ca::CertificateAuthority::issue).
+    pub fn generation(&self) -> u64 {
+        self.0.facts.generation
     }
 
     /// When to renew the certificate: after two thirds of its lifetime, which leaves a third for outages of the broker

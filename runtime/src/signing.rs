@@ -20,11 +20,14 @@ use zeroize::Zeroizing;
 
 use crate::atomic_file::{self, FileError, PRIVATE};
 use crate::entropy::Entropy;
-use crate::spiffe::ClusterName;
+use crate::spiffe::{ClusterName, SpiffeId};
 
 const TEXT_PREFIX: &str = "ed25519:";
 const SIGNED_PREFIX: &[u8] = b"comity-signed-v1\0";
-const VOUCHER_PREFIX: &[u8] = b"comity-voucher-v1\0";
+/// Purpose of an institution's signature over one of its clusters' identity keys.
+const VOUCHER_DOMAIN: &str = "voucher";
+/// Purpose of the signature with which a member asks for a new certificate.
+const RENEWAL_DOMAIN: &str = "renew-csr";
 /// PKCS #8 of an Ed25519 key up to the key's 32 bytes (RFC 8410, section 7).
 const PKCS8_PREFIX: &[u8] =
     &[0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
@@ -120,9 +123,14 @@ impl IdentityKey {
         IdentitySignature(self.0.sign(&signed_message(domain, parts)).to_bytes())
     }
 
-    /// Signs, with an institution's key, a voucher that `key` is the identity key of `cluster`.
-    pub fn vouch(&self, cluster: &ClusterName, key: &IdentityPublicKey) -> IdentitySignature {
-        IdentitySignature(self.0.sign(&voucher_message(cluster, key)).to_bytes())
+    /// Signs the request of a member for a new certificate.
+    pub fn sign_renewal(&self, member: &SpiffeId, csr_der: &[u8]) -> IdentitySignature {
+        self.sign(RENEWAL_DOMAIN, &[member.to_string().as_bytes(), csr_der])
+    }
+
+    /// Signs, with a key of `institution`, a voucher: `cluster` is the institution's, and `key` is its identity key.
+    pub fn vouch(&self, institution: &str, cluster: &ClusterName, key: &IdentityPublicKey) -> IdentitySignature {
+        self.sign(VOUCHER_DOMAIN, &voucher_parts(institution, cluster, key))
     }
 }
 
@@ -158,26 +166,36 @@ impl IdentityPublicKey {
     /// # Errors
     /// [`SigningError::Signature`].
     pub fn verify(&self, domain: &str, parts: &[&[u8]], signature: &IdentitySignature) -> Result<(), SigningError> {
-        self.verify_message(&signed_message(domain, parts), signature)
+        let key = VerifyingKey::from_bytes(&self.0).map_err(|_| SigningError::WeakKey)?;
+        key.verify_strict(&signed_message(domain, parts), &Signature::from_bytes(&signature.0))
+            .map_err(|_| SigningError::Signature { key: *self })
     }
 
-    /// Verifies, with an institution's key, a voucher of [`IdentityKey::vouch`].
+    /// Verifies a signature of [`IdentityKey::sign_renewal`].
+    ///
+    /// # Errors
+    /// [`SigningError::Signature`].
+    pub fn verify_renewal(
+        &self,
+        member: &SpiffeId,
+        csr_der: &[u8],
+        signature: &IdentitySignature,
+    ) -> Result<(), SigningError> {
+        self.verify(RENEWAL_DOMAIN, &[member.to_string().as_bytes(), csr_der], signature)
+    }
+
+    /// Verifies, with a key of `institution`, a voucher of [`IdentityKey::vouch`].
     ///
     /// # Errors
     /// [`SigningError::Signature`].
     pub fn verify_voucher(
         &self,
+        institution: &str,
         cluster: &ClusterName,
         key: &Self,
         voucher: &IdentitySignature,
     ) -> Result<(), SigningError> {
-        self.verify_message(&voucher_message(cluster, key), voucher)
-    }
-
-    fn verify_message(&self, message: &[u8], signature: &IdentitySignature) -> Result<(), SigningError> {
-        let key = VerifyingKey::from_bytes(&self.0).map_err(|_| SigningError::WeakKey)?;
-        key.verify_strict(message, &Signature::from_bytes(&signature.0))
-            .map_err(|_| SigningError::Signature { key: *self })
+        self.verify(VOUCHER_DOMAIN, &voucher_parts(institution, cluster, key), voucher)
     }
 }
 
@@ -252,10 +270,8 @@ fn signed_message(domain: &str, parts: &[&[u8]]) -> Vec<u8> {
     message
 }
 
-/// `comity-voucher-v1\0<cluster>\0<public key>`. Unambiguous, because a cluster name has no zero byte and the key has a
-/// fixed length.
-fn voucher_message(cluster: &ClusterName, key: &IdentityPublicKey) -> Vec<u8> {
-    [VOUCHER_PREFIX, cluster.as_str().as_bytes(), b"\0", &key.0].concat()
+fn voucher_parts<'a>(institution: &'a str, cluster: &'a ClusterName, key: &'a IdentityPublicKey) -> [&'a [u8]; 3] {
+    [institution.as_bytes(), cluster.as_str().as_bytes(), &key.0]
 }
 
 #[cfg(test)]
@@ -282,18 +298,35 @@ mod tests {
     }
 
     #[test]
-    fn a_voucher_holds_for_its_cluster_and_key_only() {
-        let (institution, cluster_key) = (key(1), key(2).public());
-        let ethz = ClusterName::new("ethz").unwrap();
-        let voucher = institution.vouch(&ethz, &cluster_key);
-        institution.public().verify_voucher(&ethz, &cluster_key, &voucher).unwrap();
-        let epfl = ClusterName::new("epfl").unwrap();
-        assert!(institution.public().verify_voucher(&epfl, &cluster_key, &voucher).is_err());
-        assert!(institution.public().verify_voucher(&ethz, &key(3).public(), &voucher).is_err());
-        assert!(key(4).public().verify_voucher(&ethz, &cluster_key, &voucher).is_err());
+    fn a_voucher_holds_for_its_institution_cluster_and_key_only() {
+        let (signing, cluster_key) = (key(1), key(2).public());
+        let (signing_key, name) = (signing.public(), |name: &str| ClusterName::new(name).unwrap());
+        let voucher = signing.vouch("eth", &name("main"), &cluster_key);
+        signing_key.verify_voucher("eth", &name("main"), &cluster_key, &voucher).unwrap();
+        assert!(signing_key.verify_voucher("ethm", &name("ain"), &cluster_key, &voucher).is_err());
+        assert!(signing_key.verify_voucher("epf", &name("main"), &cluster_key, &voucher).is_err());
+        assert!(signing_key.verify_voucher("eth", &name("farm"), &cluster_key, &voucher).is_err());
+        assert!(signing_key.verify_voucher("eth", &name("main"), &key(3).public(), &voucher).is_err());
+        assert!(key(4).public().verify_voucher("eth", &name("main"), &cluster_key, &voucher).is_err());
         // The documented bytes, so that vouchers can be made with other tools.
-        let message = [b"comity-voucher-v1\0ethz\0".as_slice(), cluster_key.as_bytes()].concat();
-        institution.public().verify_message(&message, &voucher).unwrap();
+        let parts: [&[u8]; 3] = [b"eth", b"main", cluster_key.as_bytes()];
+        signing_key.verify("voucher", &parts, &voucher).unwrap();
+        // A signature for another purpose is no voucher.
+        let other = signing.sign("key-bundle", &parts);
+        assert!(signing_key.verify_voucher("eth", &name("main"), &cluster_key, &other).is_err());
+    }
+
+    #[test]
+    fn a_renewal_holds_for_its_member_and_request_only_and_no_join_stands_in_for_it() {
+        let ethz: SpiffeId = "spiffe://dev.test/cluster/ethz".parse().unwrap();
+        let signature = key(1).sign_renewal(&ethz, b"csr");
+        key(1).public().verify_renewal(&ethz, b"csr", &signature).unwrap();
+        let epfl: SpiffeId = "spiffe://dev.test/cluster/epfl".parse().unwrap();
+        assert!(key(1).public().verify_renewal(&epfl, b"csr", &signature).is_err());
+        assert!(key(1).public().verify_renewal(&ethz, b"other", &signature).is_err());
+        assert!(key(2).public().verify_renewal(&ethz, b"csr", &signature).is_err());
+        let join = key(1).sign("join-csr", &[b"csr"]);
+        assert!(key(1).public().verify_renewal(&ethz, b"csr", &join).is_err());
     }
 
     #[test]

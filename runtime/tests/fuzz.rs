@@ -73,8 +73,9 @@ fn certificates() {
     let leaf = CertificateDer::from_pem_slice(chain.as_bytes()).expect("a certificate");
     fuzz!("certificate", vec![leaf.to_vec()], move |der: &[u8]| {
         let chain = pem_of(der);
-        let _ = Roots::from_pem(&chain);
-        let _ = text(der).map(Roots::from_pem);
+        let domain = id().trust_domain().clone();
+        let _ = Roots::from_pem(&chain, &domain);
+        let _ = text(der).map(|text| Roots::from_pem(text, &domain));
         TlsIdentity::from_pem(&IdentityPem { key: key.clone(), chain, ca: ca.clone() }).is_ok()
     });
 }
@@ -85,7 +86,7 @@ fn certificate_requests() {
     let request = KeyAndCsr::generate().expect("a request");
     fuzz!("certificate_request", vec![request.csr.as_bytes().to_vec()], move |der: &[u8]| {
         let Ok(csr) = CsrDer::new(der.to_vec()) else { return false };
-        authority.issue(&csr, &id(), &[], Duration::from_secs(3600), SystemTime::now()).is_ok()
+        authority.issue(&csr, &id(), &[], Duration::from_secs(3600), SystemTime::now(), 0).is_ok()
     });
 }
 

@@ -1,5 +1,6 @@
-//! The admission policies that hold guests to their leases. Without them only quotas, Pod Security and RBAC would, so
-//! the donor makes no namespace of a lease.
+//! The admission policies that hold guests to their leases, and this agent to its task. Without them only quotas, Pod
+//! Security and RBAC would, so the donor makes no namespace of a lease. And those that hold an origin's pods and
+//! namespaces to its leases.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,14 +15,18 @@ use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, Val
 use kube::{Api, Client};
 use tokio::sync::Mutex;
 
+use crate::agent_restriction;
+
 /// Annotation of a policy: its version, a number.
 const VERSION_ANNOTATION: &str = "comity.dev/version";
+/// Key of the check of the agent itself; no policy of guests has this name.
+const AGENT: &str = "comity-agent";
 /// How long a policy that was found counts as found.
 const FOUND_AGE: Duration = Duration::from_secs(30);
 
-/// An admission policy that guests need, with a binding of the same name.
+/// An admission policy that leases need, with a binding of the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuestPolicy {
+pub(crate) struct GuestPolicy {
     name: &'static str,
     manifest: &'static str,
     effect: &'static str,
@@ -45,6 +50,14 @@ const RUNTIME_CLASS: GuestPolicy = GuestPolicy {
     version: 1,
 };
 
+/// Images of guests are pulled with their own credentials.
+const ALWAYS_PULL: GuestPolicy = GuestPolicy {
+    name: "comity-always-pull",
+    manifest: "deploy/agent/admission.yaml",
+    effect: "keeps pods from images that nodes hold for the donor's own (sharing.alwaysPullImages)",
+    version: 1,
+};
+
 /// Containers that request no GPU get none.
 const VOID_DEVICES: GuestPolicy = GuestPolicy {
     name: "comity-void-devices",
@@ -61,28 +74,36 @@ pub(crate) const HAMI: GuestPolicy = GuestPolicy {
     version: 1,
 };
 
+/// Pods on virtual nodes of an origin.
+const VIRTUAL_NODES: GuestPolicy = GuestPolicy {
+    name: "comity-virtual-nodes",
+    manifest: "deploy/agent/liqo-origin.yaml",
+    effect: "keeps pods of other namespaces off virtual nodes",
+    version: 1,
+};
+
+/// Namespaces of an origin that run on virtual nodes.
+const OFFLOADING: GuestPolicy = GuestPolicy {
+    name: "comity-offloading",
+    manifest: "deploy/agent/liqo-origin.yaml",
+    effect: "keeps namespaces here that did not opt in, or are another tenant's",
+    version: 1,
+};
+
 impl GuestPolicy {
+    /// The policies that a cluster needs to borrow virtual nodes.
+    const OF_ORIGINS: [Self; 2] = [VIRTUAL_NODES, OFFLOADING];
+
     /// The policies that namespaces of leases with these labels need.
-    pub fn required(guests: &GuestLabels) -> impl Iterator<Item = Self> {
+    fn required(guests: &GuestLabels) -> impl Iterator<Item = Self> {
         std::iter::once(TENANT).chain(Self::of_labels(guests))
     }
 
     /// The policies that read these labels, by either delivery.
     pub(crate) fn of_labels(guests: &GuestLabels) -> impl Iterator<Item = Self> {
         let class = guests.runtime_class.is_some().then_some(RUNTIME_CLASS);
-        class.into_iter().chain(guests.void_devices.then_some(VOID_DEVICES))
-    }
-
-    /// Its name, which is also that of its binding.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        self.name
-    }
-
-    /// The file that has it.
-    #[must_use]
-    pub const fn manifest(self) -> &'static str {
-        self.manifest
+        let pull = guests.always_pull.then_some(ALWAYS_PULL);
+        class.into_iter().chain(guests.void_devices.then_some(VOID_DEVICES)).chain(pull)
     }
 
     /// Why the objects in the cluster do not protect, if so.
@@ -117,6 +138,8 @@ impl GuestPolicy {
 pub struct GuestPolicies {
     client: Client,
     clock: Arc<dyn Clock>,
+    /// Whether the agent itself must be restricted, too.
+    restricts_agent: bool,
     /// When each was found.
     found: Mutex<BTreeMap<&'static str, Duration>>,
 }
@@ -131,14 +154,61 @@ impl GuestPolicies {
     /// Checks those of the cluster behind `client`.
     #[must_use]
     pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
-        Self { client, clock, found: Mutex::default() }
+        Self { client, clock, restricts_agent: true, found: Mutex::default() }
+    }
+
+    /// Whether an agent that no policy restricts may lend (`kubernetes.unrestricted`).
+    #[must_use]
+    pub fn with_unrestricted_agent(self, is_accepted: bool) -> Self {
+        Self { restricts_agent: !is_accepted, ..self }
+    }
+
+    /// Checks that a policy restricts this agent, unless the owner accepted that none does.
+    ///
+    /// # Errors
+    /// A permanent error with the remedy, or a temporary one if the API server does not answer.
+    pub async fn check_agent(&self) -> Result<(), DeliveryError> {
+        let mut found = self.found.lock().await;
+        let now = self.clock.elapsed();
+        let is_recent = found.get(AGENT).is_some_and(|at| now.saturating_sub(*at) < FOUND_AGE);
+        if self.restricts_agent && !is_recent {
+            found.remove(AGENT);
+            agent_restriction::check(self.client.clone()).await?;
+            found.insert(AGENT, now);
+        }
+        Ok(())
+    }
+
+    /// Checks all that a namespace of a lease needs; returns the policies of guests.
+    ///
+    /// # Errors
+    /// A permanent error that names the file to apply, or a temporary one if the API server does not answer.
+    pub async fn check_all(&self, guests: &GuestLabels) -> Result<Vec<&'static str>, DeliveryError> {
+        self.check_agent().await?;
+        let mut names = Vec::new();
+        for policy in GuestPolicy::required(guests) {
+            self.check(policy).await?;
+            names.push(policy.name);
+        }
+        Ok(names)
+    }
+
+    /// Checks all that a cluster needs to borrow virtual nodes; returns their names.
+    ///
+    /// # Errors
+    /// As [`check_all`](Self::check_all).
+    pub async fn check_origin(&self) -> Result<Vec<&'static str>, DeliveryError> {
+        for policy in GuestPolicy::OF_ORIGINS {
+            self.check(policy).await?;
+        }
+        Ok(GuestPolicy::OF_ORIGINS.map(|policy| policy.name).to_vec())
     }
 
     /// Checks that a policy is there and denies.
     ///
     /// # Errors
     /// A permanent error that names the file to apply, or a temporary one if the API server does not answer.
-    pub async fn check(&self, policy: GuestPolicy) -> Result<(), DeliveryError> {
+    pub(crate) async fn check(&self, policy: GuestPolicy) -> Result<(), DeliveryError> {
         let mut found = self.found.lock().await;
         let now = self.clock.elapsed();
         if found.get(policy.name).is_some_and(|at| now.saturating_sub(*at) < FOUND_AGE) {
@@ -177,11 +247,14 @@ mod tests {
     use super::*;
 
     /// Each policy with its file and the digest of its version.
-    const SHIPPED: [(GuestPolicy, &str, &str); 4] = [
-        (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "cfac7a41892e"),
+    const SHIPPED: [(GuestPolicy, &str, &str); 7] = [
+        (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "a9ed2e224e90"),
         (RUNTIME_CLASS, include_str!("../../../deploy/agent/admission.yaml"), "3cfef5005487"),
+        (ALWAYS_PULL, include_str!("../../../deploy/agent/admission.yaml"), "12fc15033eb3"),
         (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
         (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),
+        (VIRTUAL_NODES, include_str!("../../../deploy/agent/liqo-origin.yaml"), "db1848e087ea"),
+        (OFFLOADING, include_str!("../../../deploy/agent/liqo-origin.yaml"), "bef7b3ac969e"),
     ];
 
     fn document<'a>(manifest: &'a str, kind: &str, name: &str) -> &'a str {
@@ -248,9 +321,10 @@ mod tests {
 
     #[test]
     fn settings_need_the_policies_that_enforce_them() {
-        let names = |guests: &GuestLabels| GuestPolicy::required(guests).map(GuestPolicy::name).collect::<Vec<_>>();
+        let names = |guests: &GuestLabels| GuestPolicy::required(guests).map(|policy| policy.name).collect::<Vec<_>>();
         assert_eq!(names(&GuestLabels::default()), ["comity-tenant"]);
-        let all = GuestLabels { runtime_class: Some("gvisor".to_owned()), void_devices: true };
-        assert_eq!(names(&all), ["comity-tenant", "comity-runtime-class", "comity-void-devices"]);
+        let all = GuestLabels { runtime_class: Some("gvisor".to_owned()), void_devices: true, always_pull: true };
+        let wanted = ["comity-tenant", "comity-runtime-class", "comity-void-devices", "comity-always-pull"];
+        assert_eq!(names(&all), wanted);
     }
 }

@@ -4,6 +4,7 @@
 //! implementation issues a credential that reaches beyond its lease's namespace, or removes what the caller did not
 //! name.
 
+mod agent_restriction;
 mod credential;
 pub mod echo;
 mod guest_policies;
@@ -12,6 +13,7 @@ mod kubeconfig;
 mod lease_nodes;
 mod lease_sharing;
 pub mod namespace;
+mod namespace_clients;
 mod node_cleaner;
 pub mod origin_file;
 pub mod origin_secret;
@@ -20,28 +22,26 @@ pub mod virtual_node;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use comity_agent_model::gpu_demand::GpuDemand;
 use comity_agent_model::lease::placement::Placement;
+use comity_agent_model::lease::target_namespace::DEFAULT_TARGET_NAMESPACE;
 use comity_runtime::SecretString;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
-pub use guest_policies::{GuestPolicies, GuestPolicy};
+pub use guest_policies::GuestPolicies;
 pub use namespace::NamespaceDelivery;
 pub use node_cleaner::{CLEANING_NAMESPACE, NodeCleaner};
 pub use origin_file::OriginFile;
 pub use origin_secret::OriginSecret;
 pub use virtual_node::{LentNode, NodeLender, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
-
-/// Label with the tenant.
-pub(crate) const TENANT_LABEL: &str = "comity.dev/tenant";
-/// Namespace on the origin for leases whose request names none.
-const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
 
 /// A lease as the donor's delivery needs it.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,6 +82,13 @@ pub struct OriginLease {
     pub target_namespace: String,
     /// When the lease ends unless renewed, in milliseconds since 1970; 0 before it is active.
     pub expires_at_ms: u64,
+}
+
+impl OriginLease {
+    /// The namespace that the request names, or the default one.
+    fn namespace(&self) -> &str {
+        if self.target_namespace.is_empty() { DEFAULT_TARGET_NAMESPACE } else { &self.target_namespace }
+    }
 }
 
 /// Result of preparing the donor's side.
@@ -149,6 +156,9 @@ pub trait OriginDelivery: Send + Sync {
         credential: &'a ApiCredential,
         server: &'a str,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>>;
+
+    /// The pods that may use the lease's port; `None` where there are no pods.
+    fn clients(&self, lease: &OriginLease) -> Option<Arc<dyn ClientCheck>>;
 
     /// Checks that the donor's API answers through the fabric with this credential.
     ///

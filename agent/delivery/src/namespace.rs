@@ -25,6 +25,7 @@ use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::local_policy::GuestEgress;
 use comity_agent_model::node_id::NodeSalt;
 use comity_runtime::clock::Clock;
 use comity_runtime::secret::SecretString;
@@ -39,7 +40,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::Mutex;
 
-use crate::guest_policies::{self, GuestPolicies, GuestPolicy};
+use crate::guest_policies::{self, GuestPolicies};
 use crate::lease_nodes::LeaseNodes;
 use crate::lease_sharing::LeaseSharing;
 use crate::{ApiCredential, CredentialKind, DonorDelivery, DonorLease, Prepared};
@@ -63,6 +64,7 @@ pub struct NamespaceDelivery {
     salt: NodeSalt,
     nodes: LeaseNodes,
     guests: GuestLabels,
+    egress: GuestEgress,
     policies: GuestPolicies,
     /// Device names of the cluster and when they were read.
     devices: Mutex<Option<(Duration, Arc<BTreeSet<String>>)>>,
@@ -74,7 +76,20 @@ impl NamespaceDelivery {
     pub fn new(api: KubernetesApi, clock: Arc<dyn Clock>, salt: NodeSalt) -> Self {
         let nodes = LeaseNodes::new(api.client(), salt.clone());
         let policies = GuestPolicies::new(api.client(), Arc::clone(&clock));
-        Self { api, clock, salt, nodes, guests: GuestLabels::default(), policies, devices: Mutex::new(None) }
+        let (guests, egress) = (GuestLabels::default(), GuestEgress::default());
+        Self { api, clock, salt, nodes, guests, egress, policies, devices: Mutex::new(None) }
+    }
+
+    /// Opens and closes these networks to pods of leases.
+    #[must_use]
+    pub fn with_egress(self, egress: GuestEgress) -> Self {
+        Self { egress, ..self }
+    }
+
+    /// Whether an agent that no policy restricts may lend.
+    #[must_use]
+    pub fn with_unrestricted_agent(self, is_accepted: bool) -> Self {
+        Self { policies: self.policies.with_unrestricted_agent(is_accepted), ..self }
     }
 
     /// Sets these labels on namespaces of leases.
@@ -100,8 +115,9 @@ impl NamespaceDelivery {
         let devices = self.device_names().await?;
         let metadata = |name: &str| objects::metadata(lease, name);
         let sharing = self.nodes.sharing(lease).await?;
-        for policy in GuestPolicy::required(&self.guests).chain(sharing.hami().map(|_| guest_policies::HAMI)) {
-            self.policies.check(policy).await?;
+        self.policies.check_all(&self.guests).await?;
+        if sharing.hami().is_some() {
+            self.policies.check(guest_policies::HAMI).await?;
         }
         let quota = quota::resource_quota(lease, &sharing, &devices, metadata)?;
         self.nodes.open_to(lease).await?;
@@ -109,7 +125,7 @@ impl NamespaceDelivery {
         let quotas = self.namespaced::<ResourceQuota>(id);
         apply(&quotas, &quota).await?;
         apply(&self.namespaced::<LimitRange>(id), &quota::limit_range(lease, &sharing, metadata)).await?;
-        apply(&self.namespaced::<NetworkPolicy>(id), &objects::network_policy(lease)).await?;
+        apply(&self.namespaced::<NetworkPolicy>(id), &objects::network_policy(lease, &self.egress)).await?;
         let accounts = self.namespaced::<ServiceAccount>(id);
         for name in [objects::DEFAULT_SERVICE_ACCOUNT, objects::SERVICE_ACCOUNT] {
             apply(&accounts, &objects::service_account(lease, name)).await?;

@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use comity_runtime::atomic_file;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
@@ -75,6 +77,10 @@ impl OriginDelivery for OriginFile {
         server: &'a str,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
         Box::pin(async move { self.write(lease, credential, server) })
+    }
+
+    fn clients(&self, _lease: &OriginLease) -> Option<Arc<dyn ClientCheck>> {
+        None
     }
 
     fn probe<'a>(

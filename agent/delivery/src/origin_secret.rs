@@ -1,18 +1,22 @@
 //! Kubeconfig Secrets for leases of an origin with Kubernetes, in the namespace that the request names.
 //!
+//! A Secret goes into a namespace of the lease's tenant, or into `comity-leases`, which the agent makes and never deletes.
 //! Before it makes a Secret the agent records its namespace in a ledger, so that it finds all of them after a crash
-//! without the right to list Secrets. It never deletes a namespace that it made: others may use it.
+//! without the right to list Secrets.
 
 mod ledger;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_kubernetes::call::{apply, call, call_opt, creating, own_labels};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
+use comity_agent_model::lease::target_namespace::{DEFAULT_TARGET_NAMESPACE, NamespaceUse, TENANT_LABEL};
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use k8s_openapi::ByteString;
@@ -21,9 +25,8 @@ use kube::api::{DeleteParams, ObjectMeta};
 use kube::{Api, ResourceExt as _};
 
 use self::ledger::Ledger;
-use crate::{
-    Accepted, ApiCredential, DEFAULT_TARGET_NAMESPACE, OriginDelivery, OriginLease, TENANT_LABEL, kubeconfig, probe,
-};
+use crate::namespace_clients::NamespaceClients;
+use crate::{Accepted, ApiCredential, OriginDelivery, OriginLease, kubeconfig, probe};
 
 /// Label with the lending cluster.
 const DONOR_LABEL: &str = "comity.dev/donor";
@@ -35,15 +38,18 @@ const KEY: &str = "kubeconfig";
 pub struct OriginSecret {
     api: KubernetesApi,
     ledger: Ledger,
+    /// Tenant of namespaces that name none; empty: none.
+    default_tenant: String,
 }
 
 impl OriginSecret {
-    /// Writes to the cluster behind `api`, and keeps its ledger in the agent's state folder. Blocks.
+    /// Writes to the cluster behind `api`, and keeps its ledger in the agent's state folder. Namespaces that name no
+    /// tenant are `default_tenant`'s, if it is not empty. Blocks.
     ///
     /// # Errors
     /// [`DeliveryError`] when the ledger cannot be read.
-    pub fn open(api: KubernetesApi, state_dir: &Path) -> Result<Self, DeliveryError> {
-        Ok(Self { api, ledger: Ledger::open(state_dir)? })
+    pub fn open(api: KubernetesApi, state_dir: &Path, default_tenant: &str) -> Result<Self, DeliveryError> {
+        Ok(Self { api, ledger: Ledger::open(state_dir)?, default_tenant: default_tenant.to_owned() })
     }
 
     fn secrets(&self, namespace: &str) -> Api<Secret> {
@@ -56,10 +62,9 @@ impl OriginSecret {
         credential: &ApiCredential,
         server: &str,
     ) -> Result<Accepted, DeliveryError> {
-        let namespace =
-            if lease.target_namespace.is_empty() { DEFAULT_TARGET_NAMESPACE } else { lease.target_namespace.as_str() };
+        let namespace = lease.namespace();
         let name = namespace_name(lease.lease_id);
-        self.ensure_namespace(namespace).await?;
+        self.ensure_namespace(namespace, &lease.tenant).await?;
         let secrets = self.secrets(namespace);
         let found = call_opt(&format!("read Secret {namespace}/{name}"), secrets.get(&name)).await?;
         if found.is_some_and(|secret| !is_of(&secret, lease.lease_id)) {
@@ -87,11 +92,25 @@ impl OriginSecret {
         Ok(Accepted { secret_name: name, kubeconfig })
     }
 
-    async fn ensure_namespace(&self, name: &str) -> Result<(), DeliveryError> {
+    /// Checks that a namespace is the tenant's. The default one belongs to no tenant, and is made if it is absent.
+    async fn ensure_namespace(&self, name: &str, tenant: &str) -> Result<(), DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.api.client());
-        let operation = format!("create namespace {name} for kubeconfig Secrets");
-        if call_opt(&operation, namespaces.get(name)).await?.is_some() {
-            return Ok(());
+        let is_default = name == DEFAULT_TARGET_NAMESPACE;
+        let operation = format!("find namespace {name} for kubeconfig Secrets");
+        match call_opt(&operation, namespaces.get(name)).await? {
+            Some(_) if is_default => return Ok(()),
+            Some(found) => {
+                let usage = NamespaceUse { namespace: name, tenant, default_tenant: &self.default_tenant };
+                return usage.check_tenant(found.labels());
+            }
+            None if is_default => {}
+            None => {
+                let message = format!(
+                    "target_namespace {name} does not exist in this cluster; create it with the label \
+                     {TENANT_LABEL}={tenant}, and request again"
+                );
+                return Err(DeliveryError::permanent("no-target-namespace", message));
+            }
         }
         let wanted = Namespace {
             metadata: ObjectMeta { name: Some(name.to_owned()), labels: Some(own_labels([])), ..ObjectMeta::default() },
@@ -138,6 +157,10 @@ impl OriginDelivery for OriginSecret {
         server: &'a str,
     ) -> BoxFuture<'a, Result<Accepted, DeliveryError>> {
         Box::pin(self.write(lease, credential, server))
+    }
+
+    fn clients(&self, lease: &OriginLease) -> Option<Arc<dyn ClientCheck>> {
+        Some(Arc::new(NamespaceClients::new(self.api.client(), lease.namespace())))
     }
 
     fn probe<'a>(

@@ -171,7 +171,7 @@ pub enum FabricError {
     },
     /// No addresses are left for a network that must be remapped.
     #[error(
-        "peering {peering}: pod network {theirs} of the other side overlaps with {own}, and fabric.tun.remap [{pool}] \
+        "peering {peering}: pod network {theirs} of the other side {why}, and fabric.tun.remap [{pool}] \
          has no free range of its size; add a network that neither this cluster nor its nodes use"
     )]
     NoFreeRange {
@@ -179,8 +179,8 @@ pub enum FabricError {
         peering: String,
         /// The other side's network.
         theirs: ipnet::Ipv4Net,
-        /// The overlapping network here.
-        own: String,
+        /// Why it cannot keep its addresses here, as in "overlaps with 10.1.0.0/24 (a route of it)".
+        why: String,
         /// The configured networks.
         pool: String,
     },

@@ -9,13 +9,16 @@
 //! Bytes are copied in both directions, and each direction ends separately, so that a watch lives as long as its two
 //! ends want. The tunnel limits the number of connections; each has two buffers of fixed size here.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::forward_target::ForwardTarget;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{ACCEPT_RETRY_INTERVAL, FabricError, PeerHandle, TunnelListener, TunnelStream};
@@ -27,6 +30,8 @@ const TARGET_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit of one attempt to reach the donor: short, because TCP's own retries come at growing intervals.
 const ATTEMPT: Duration = Duration::from_secs(1);
+/// Clients of one local forward that wait to be admitted; further ones are refused.
+const UNCHECKED_CLIENTS: usize = 64;
 /// Pause after the donor refused a connection: its agent may be starting.
 const REFUSED_PAUSE: Duration = Duration::from_millis(250);
 /// How long a pod's connection is held while the donor cannot be reached: Go's clients wait 10 s for a TLS handshake.
@@ -149,25 +154,59 @@ impl Drop for LocalForward {
     }
 }
 
-/// Listens on an address of this host and forwards every connection to a port of the other side. Whoever can reach the
-/// address can reach that port.
+/// Listens on an address of this host and forwards connections to a port of the other side: those from this host, and
+/// those of clients that `clients` admits.
 ///
 /// # Errors
 /// [`FabricError::LocalBind`].
-pub async fn forward_local(peer: &PeerHandle, bind: SocketAddr, tunnel_port: u16) -> Result<LocalForward, FabricError> {
+pub async fn forward_local(
+    peer: &PeerHandle,
+    bind: SocketAddr,
+    tunnel_port: u16,
+    clients: Arc<dyn ClientCheck>,
+) -> Result<LocalForward, FabricError> {
     let failed = |source| FabricError::LocalBind { bind, source };
     let listener = TcpListener::bind(bind).await.map_err(failed)?;
     let local_addr = listener.local_addr().map_err(failed)?;
-    let task = tokio::spawn(serve_local(listener, peer.clone(), tunnel_port));
+    let clients = LocalClients { check: clients, unchecked: Arc::new(Semaphore::new(UNCHECKED_CLIENTS)) };
+    let task = tokio::spawn(serve_local(listener, peer.clone(), tunnel_port, clients));
     Ok(LocalForward { local_addr, task })
 }
 
-async fn serve_local(listener: TcpListener, peer: PeerHandle, tunnel_port: u16) {
+/// Clients of a local forward.
+#[derive(Clone)]
+struct LocalClients {
+    check: Arc<dyn ClientCheck>,
+    unchecked: Arc<Semaphore>,
+}
+
+impl LocalClients {
+    /// Whether a client may use the forward. A flood of clients waits for no check.
+    async fn admit(&self, stream: &TcpStream, client: IpAddr) -> bool {
+        let is_this_host = stream.local_addr().is_ok_and(|local| local.ip() == client);
+        if client.to_canonical().is_loopback() || is_this_host {
+            return true;
+        }
+        let Ok(_checking) = self.unchecked.try_acquire() else { return false };
+        self.check.admits(client).await
+    }
+}
+
+async fn serve_local(listener: TcpListener, peer: PeerHandle, tunnel_port: u16, clients: LocalClients) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => drop(connections.spawn(serve_client(stream, peer.clone(), tunnel_port))),
+                Ok((stream, from)) => {
+                    let (peer, clients) = (peer.clone(), clients.clone());
+                    connections.spawn(async move {
+                        if clients.admit(&stream, from.ip()).await {
+                            serve_client(stream, peer, tunnel_port).await;
+                        } else {
+                            stream.end();
+                        }
+                    });
+                }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection for the tunnel");
                     tokio::time::sleep(ACCEPT_RETRY_INTERVAL).await;

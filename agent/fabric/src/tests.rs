@@ -9,10 +9,13 @@ mod handshake;
 mod lifecycle;
 mod trust;
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use defguard_boringtun::noise::{Tunn, TunnResult};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,6 +35,19 @@ async fn fabric() -> Fabric {
 
 fn listening(listen: SocketAddr) -> FabricConfig {
     FabricConfig { listen, ..FabricConfig::default() }
+}
+
+/// Admits nobody but this host.
+struct Nobody;
+
+impl ClientCheck for Nobody {
+    fn admits(&self, _client: IpAddr) -> Pin<Box<dyn Future<Output = bool> + Send + '_>> {
+        Box::pin(std::future::ready(false))
+    }
+}
+
+fn nobody() -> Arc<dyn ClientCheck> {
+    Arc::new(Nobody)
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -8,6 +8,7 @@ pub mod call;
 pub mod dynamic_resources;
 pub mod failure_log;
 pub mod gpu_resource;
+pub mod guest_egress;
 pub mod hami;
 pub mod https_server;
 pub mod leader_lease;

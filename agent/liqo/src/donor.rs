@@ -5,7 +5,7 @@
 //! mint_token, repeatedly ────┘
 //!                                     ▲
 //! Grants ─┬─▶ ClassController: the status of each replicated ResourceSlice is its lease, or nothing
-//!         └─▶ PolicyKeeper:    admission policies enforce the same for all writers             tasks, always running
+//!         └─▶ PolicyKeeper:    the owner's admission policies read them, for all writers       tasks, always running
 //! ```
 //!
 //! Liqo itself lets a consumer write its own grant, choose a class that grants everything, choose nodes, and put any
@@ -16,6 +16,7 @@
 mod class_controller;
 mod csr;
 mod grants;
+mod guest_network;
 mod installation;
 mod namespaces;
 mod pace;
@@ -33,11 +34,12 @@ mod tenant_removal;
 pub use class_controller::ClassController;
 pub use csr::{slice_user, tenant_subject_is};
 pub use grants::{Grant, Grants, MAX_GRANTS};
+pub use guest_network::PeerNetworks;
 pub use installation::{Installation, InstallationSettings, check_installation};
-pub use namespaces::NamespaceKeeper;
+pub use namespaces::{GuestNamespaces, NamespaceKeeper};
 pub use peer_account::Minted;
-pub use policies::{POLICY_NAMES, PolicySettings, params_name, policy_objects};
-pub use policy_keeper::PolicyKeeper;
+pub use policies::{POLICIES_MANIFEST, POLICY_NAMES, PolicySettings, policy_manifest};
+pub use policy_keeper::{PolicyKeeper, missing_policies};
 
 use std::time::Duration;
 

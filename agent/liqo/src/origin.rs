@@ -90,6 +90,8 @@ pub struct OriginSettings {
     pub idle_nodes: usize,
     /// How long pods on a virtual node may take to end when the lease ends.
     pub drain_patience: Duration,
+    /// Tenant of namespaces that name none; empty: none.
+    pub default_tenant: String,
 }
 
 impl Default for OriginSettings {
@@ -103,6 +105,7 @@ impl Default for OriginSettings {
             donor_patience: Duration::from_secs(30),
             idle_nodes: MAX_IDLE_SLICES,
             drain_patience: Duration::from_secs(40),
+            default_tenant: String::new(),
         }
     }
 }

@@ -1,4 +1,6 @@
-//! Where the fabric forwards connections to, outside the tunnel.
+//! Where the fabric forwards connections to, outside the tunnel; and whose connections.
+
+pub mod client_check;
 
 use std::fmt;
 use std::net::SocketAddr;

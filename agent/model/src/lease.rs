@@ -3,6 +3,7 @@
 pub mod lease_id;
 pub mod placement;
 pub mod reclaim;
+pub mod target_namespace;
 
 use comity_proto::v1;
 use comity_types::{ClusterId, Delivery, EndReason, InvalidId, LeaseId, LeaseState, PeeringId, RequestId};

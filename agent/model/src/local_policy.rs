@@ -1,10 +1,17 @@
-//! The cluster's own limits on lending. The donor's agent enforces them even against the broker.
+//! The cluster's own limits on lending, and beside them those on borrowing. The donor's agent enforces them even against the broker.
+
+pub mod borrowing_policy;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::settings::SettingChecks;
+
+/// Most networks in each list of `sharing.egress`.
+const MAX_EGRESS_NETWORKS: usize = 64;
 /// An image whose program does nothing. Pinned, because it runs on nodes that are lent.
 pub const PLACEHOLDER_IMAGE: &str =
     "registry.k8s.io/pause:3.10@sha256:ee6521f290b2168b6e0935a181d4cff9be1ac3f505666ef0e3c98fae8199917a";
@@ -32,6 +39,11 @@ pub struct LocalPolicy {
     /// Whether containers of other clusters' pods that request no NVIDIA GPU must have `NVIDIA_VISIBLE_DEVICES=void`.
     /// The agent's webhook sets it; without the section `webhook` nothing demands it.
     pub void_devices: bool,
+    /// Whether containers of other clusters' pods must have `imagePullPolicy: Always`. Otherwise they run any image that
+    /// a node keeps, also one that only the cluster's own pods may pull. The agent's webhook sets it.
+    pub always_pull_images: bool,
+    /// Which networks pods of other clusters reach besides public addresses.
+    pub egress: GuestEgress,
     /// Whether placeholder pods hold leased GPUs that no pod of the lease uses yet.
     pub hold: bool,
     /// Image of placeholder pods; by default [`PLACEHOLDER_IMAGE`].
@@ -40,6 +52,31 @@ pub struct LocalPolicy {
     pub clean_nodes: bool,
     /// For which of its own pods that wait for leased GPUs the cluster wants leases reclaimed.
     pub reclaim_for_pending: ReclaimForPending,
+}
+
+/// Networks outside the cluster that pods of guests reach, besides public addresses. Private and link-local ones are
+/// closed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct GuestEgress {
+    /// Networks that they reach too, as in "10.20.0.0/16".
+    pub allow: Vec<IpNet>,
+    /// Networks that they do not reach, even if public or allowed: those of the donor's own services.
+    pub deny: Vec<IpNet>,
+}
+
+impl GuestEgress {
+    /// Checks the lists.
+    pub fn check(&self, checks: &mut SettingChecks) {
+        for (field, networks) in [("sharing.egress.allow", &self.allow), ("sharing.egress.deny", &self.deny)] {
+            if networks.len() > MAX_EGRESS_NETWORKS {
+                checks.refuse(field, networks.len(), format!("name at most {MAX_EGRESS_NETWORKS} networks"));
+            }
+            if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
+                checks.refuse(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc()));
+            }
+        }
+    }
 }
 
 /// Pods of the cluster's own that count as local use once the scheduler finds too few GPUs because of leases.
@@ -85,6 +122,8 @@ impl Default for LocalPolicy {
             max_lease_seconds: None,
             runtime_class: None,
             void_devices: true,
+            always_pull_images: true,
+            egress: GuestEgress::default(),
             hold: false,
             placeholder_image: PLACEHOLDER_IMAGE.to_owned(),
             clean_nodes: false,
@@ -98,7 +137,7 @@ impl Default for LocalPolicy {
 pub struct LeaseTerms<'a> {
     /// Cluster that borrows.
     pub origin: &'a str,
-    /// Its institution; empty if the broker did not say.
+    /// Its institution: that of its voucher; without one, as the broker says.
     pub institution: &'a str,
     /// Thousandths of GPUs.
     pub milli: u64,
@@ -114,25 +153,7 @@ impl LocalPolicy {
     /// # Errors
     /// A sentence for the operator of the other cluster, naming the setting behind it.
     pub fn check(&self, terms: &LeaseTerms<'_>) -> Result<(), String> {
-        if !self.enabled {
-            return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
-        }
-        let named = |list: &BTreeSet<String>, name: &str| list.contains(name);
-        if named(&self.denied_origins, terms.origin) || !allowed(&self.allowed_origins, terms.origin) {
-            return Err(format!(
-                "this cluster does not lend to cluster {} (sharing.allowedOrigins, sharing.deniedOrigins)",
-                terms.origin
-            ));
-        }
-        if named(&self.denied_institutions, terms.institution)
-            || !allowed(&self.allowed_institutions, terms.institution)
-        {
-            return Err(format!(
-                "this cluster does not lend to institution {:?} (sharing.allowedInstitutions, \
-                 sharing.deniedInstitutions)",
-                terms.institution
-            ));
-        }
+        self.check_peer(terms.origin, terms.institution)?;
         if let Some(most) = self.max_lent_gpus {
             let (most, sum) = (u64::from(most) * 1_000, terms.lent_milli.saturating_add(terms.milli));
             if sum > most {
@@ -154,6 +175,28 @@ impl LocalPolicy {
         Ok(())
     }
 
+    /// Checks whether leases of a cluster could be admitted at all; otherwise it gets no tunnel.
+    ///
+    /// # Errors
+    /// A sentence for the operator of the other cluster, naming the setting behind it.
+    pub fn check_peer(&self, origin: &str, institution: &str) -> Result<(), String> {
+        if !self.enabled {
+            return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
+        }
+        if self.denied_origins.contains(origin) || !is_allowed(&self.allowed_origins, origin) {
+            return Err(format!(
+                "this cluster does not lend to cluster {origin} (sharing.allowedOrigins, sharing.deniedOrigins)"
+            ));
+        }
+        if self.denied_institutions.contains(institution) || !is_allowed(&self.allowed_institutions, institution) {
+            return Err(format!(
+                "this cluster does not lend to institution {institution:?} (sharing.allowedInstitutions, \
+                 sharing.deniedInstitutions)"
+            ));
+        }
+        Ok(())
+    }
+
     /// Longest time a lease may last here, in milliseconds.
     #[must_use]
     pub fn max_lease_ms(&self) -> Option<u64> {
@@ -161,7 +204,8 @@ impl LocalPolicy {
     }
 }
 
-fn allowed(list: &BTreeSet<String>, name: &str) -> bool {
+/// Whether a list of allowed names has this one; an empty list has all.
+pub(crate) fn is_allowed(list: &BTreeSet<String>, name: &str) -> bool {
     list.is_empty() || list.contains(name)
 }
 
@@ -194,6 +238,21 @@ mod tests {
             let reason = policy.check(&TERMS).expect_err(setting);
             assert!(reason.contains(setting), "{reason}");
         }
+    }
+
+    #[test]
+    fn networks_of_guests_are_bounded_and_have_no_bits_behind_the_prefix() {
+        let refused = |text: &str, count: usize| {
+            let networks = vec![text.parse().expect("a network"); count];
+            let mut checks = SettingChecks::default();
+            GuestEgress { allow: Vec::new(), deny: networks }.check(&mut checks);
+            checks.finish().err().map(|error| error.to_string())
+        };
+        assert_eq!(refused("10.1.0.0/16", MAX_EGRESS_NETWORKS), None);
+        let many = refused("10.1.0.0/16", MAX_EGRESS_NETWORKS + 1).expect("too many");
+        assert!(many.contains("sharing.egress.deny \"65\" is refused: name at most 64"), "{many}");
+        let odd = refused("10.1.2.0/16", 1).expect("bits behind the prefix");
+        assert!(odd.contains("write 10.1.0.0/16"), "{odd}");
     }
 
     #[test]

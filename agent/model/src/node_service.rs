@@ -1,7 +1,10 @@
 //! Whether this cluster can lend and borrow virtual nodes now.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
 use comity_types::Delivery;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 
 /// How origins authenticate to a donor's API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +32,12 @@ pub struct NodeService {
     pub authentication: Authentication,
     /// Whether both fabrics must route pods.
     pub needs_tun: bool,
-    /// Networks that other clusters' pods may have addresses in, in their own clusters; empty: any.
+    /// Networks in which other clusters' pods keep their addresses.
     pub peer_networks: Vec<Ipv4Net>,
-    /// Whether pod networks of other clusters that overlap with this cluster's are remapped; otherwise what to set for
-    /// that.
+    /// Networks in which the API server of each donor may have its address, by the donor's name.
+    pub peer_api_servers: BTreeMap<String, Vec<IpNet>>,
+    /// Whether other pod networks of other clusters, and those that overlap with this cluster's, are remapped; otherwise
+    /// what to set for that.
     pub remaps: Result<(), String>,
 }
 
@@ -46,8 +51,27 @@ impl NodeService {
             authentication: Authentication::default(),
             needs_tun: true,
             peer_networks: Vec::new(),
+            peer_api_servers: BTreeMap::new(),
             remaps: Err(reason.to_owned()),
         }
+    }
+
+    /// Checks the address of a donor's API server: this cluster's connections to it lead into the tunnel, so a donor must
+    /// not choose any address.
+    ///
+    /// # Errors
+    /// A sentence with the address and the remedy.
+    pub fn check_api_server(&self, donor: &str, api: SocketAddr) -> Result<(), String> {
+        let address = api.ip().to_canonical();
+        let listed = self.peer_api_servers.get(donor).map(Vec::as_slice).unwrap_or_default();
+        if listed.iter().any(|network| network.contains(&address)) {
+            return Ok(());
+        }
+        Err(format!(
+            "its API server has the address {api}, which is in none of its networks in liqo.peerApiServers; if that is \
+             right, set liqo.peerApiServers: {{{donor}: [{}]}}",
+            IpNet::from(address)
+        ))
     }
 
     /// Deliveries that an offer announces.

@@ -81,8 +81,10 @@ impl Platform {
         };
         let inventory = observe::kubernetes::observe_with(&api, settings, lent.subscribe(), options);
         let donor = NamespaceDelivery::new(api.clone(), Arc::clone(clock), salt.clone())
-            .with_guest_labels(config.guest_labels());
-        let origin = Arc::new(OriginSecret::open(api.clone(), state)?);
+            .with_guest_labels(config.guest_labels())
+            .with_egress(config.sharing.egress.clone())
+            .with_unrestricted_agent(kubernetes.unrestricted);
+        let origin = Arc::new(OriginSecret::open(api.clone(), state, &config.burst.default_tenant)?);
         Ok(Self { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api), lent })
     }
 

@@ -1,5 +1,6 @@
-//! `comity-agent run` and `comity-agent identity-key`.
+//! `comity-agent run`, and the commands that print something of its configuration.
 
+use comity_agent_liqo::donor::policy_manifest;
 use comity_runtime::{IdentityKey, Shutdown, SystemEntropy, TelemetryConfig, atomic_file, telemetry};
 
 use super::failure::Failure;
@@ -51,6 +52,18 @@ pub(super) fn print_identity_key(settings: Settings) -> Result<(), Failure> {
     } else {
         println!("{}", identity_key(&config)?.public());
     }
+    Ok(())
+}
+
+/// Prints the admission policies that lending through Liqo needs, as a manifest.
+pub(super) fn print_liqo_policies(settings: Settings) -> Result<(), Failure> {
+    let (dump, config) = (settings.dump_config, settings.resolve()?);
+    if dump {
+        print!("{}", config.dump());
+        return Ok(());
+    }
+    let manifest = policy_manifest(&config.liqo.policies());
+    print!("{}", manifest.map_err(|error| Failure::System(format!("cannot write the policies: {error}")))?);
     Ok(())
 }
 

@@ -102,7 +102,8 @@ impl Settings {
             config.brokers = self.brokers;
         }
         if let Some(kubeconfig) = self.kubeconfig {
-            config.kubernetes = Some(KubernetesConfig { kubeconfig: Some(kubeconfig), context: None });
+            let unrestricted = config.kubernetes.is_some_and(|kubernetes| kubernetes.unrestricted);
+            config.kubernetes = Some(KubernetesConfig { kubeconfig: Some(kubeconfig), context: None, unrestricted });
             config.inventory_file = None;
         }
         if let Some(inventory) = self.inventory {

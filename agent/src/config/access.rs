@@ -3,8 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use comity_agent_model::settings::SettingChecks;
+use ipnet::IpNet;
 use rustls_pki_types::ServerName;
 use serde::{Deserialize, Serialize};
+
+/// Most networks of clients.
+const MAX_CLIENT_NETWORKS: usize = 64;
 
 /// Where tenants of this origin reach borrowed namespaces: one TCP port for each lease, forwarded to the donor's API
 /// server, which requires the lease's token.
@@ -15,11 +19,13 @@ pub struct AccessSettings {
     pub listen: IpAddr,
     /// Its name or address in kubeconfigs; absent: the address.
     pub host: Option<String>,
+    /// Networks whose hosts may use every lease's port, besides this host and the pods of the lease's namespace.
+    pub clients: Vec<IpNet>,
 }
 
 impl Default for AccessSettings {
     fn default() -> Self {
-        Self { listen: Ipv4Addr::LOCALHOST.into(), host: None }
+        Self { listen: Ipv4Addr::LOCALHOST.into(), host: None, clients: Vec::new() }
     }
 }
 
@@ -35,6 +41,10 @@ impl AccessSettings {
     }
 
     pub(super) fn check(&self, checks: &mut SettingChecks) {
+        if self.clients.len() > MAX_CLIENT_NETWORKS {
+            let reason = format!("name at most {MAX_CLIENT_NETWORKS} networks");
+            checks.refuse("access.clients", self.clients.len(), reason);
+        }
         match &self.host {
             Some(host) if ServerName::try_from(host.as_str()).is_err() => {
                 let reason = "write a name or an address without a port, as in comity-agent.comity-system.svc";

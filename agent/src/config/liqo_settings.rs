@@ -1,10 +1,13 @@
 //! The section `liqo` of the agent's configuration.
 
+use std::collections::BTreeMap;
+
+use comity_agent_liqo::donor::PolicySettings;
 use comity_agent_liqo::donor::pod_metrics::PodMetricsSettings;
 use comity_agent_liqo::network::GatewaySettings;
 use comity_agent_model::settings::SettingChecks;
 use comity_types::is_dns_label;
-use ipnet::Ipv4Net;
+use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
 use super::address::is_host_port;
@@ -12,6 +15,8 @@ use crate::keys::bundle::MAX_POD_CIDRS;
 
 /// Most networks of other clusters.
 const MAX_PEER_NETWORKS: usize = 64;
+/// Most donors whose API servers are listed: as many as there can be peerings.
+const MAX_PEER_DONORS: usize = 1_024;
 /// Shortest prefix of a pod CIDR.
 const MIN_POD_CIDR_PREFIX: u8 = 8;
 
@@ -63,8 +68,12 @@ pub struct LiqoSettings {
     /// each other without a fabric. With `network: liqo` only this cluster's fabric counts, and only for donors' API
     /// servers.
     pub require_tun: bool,
-    /// Allowed pod CIDRs of other clusters; empty: any that this cluster does not use.
+    /// Where pods of other clusters keep their own addresses. Others are remapped, with `fabric.mode: tun` and
+    /// `webhook`, or refused.
     pub peer_networks: Vec<Ipv4Net>,
+    /// Where the API server of each donor may have its address, by the donor's name: this cluster's connections to it
+    /// lead into the donor's tunnel. A donor that is not here lends this cluster no virtual nodes.
+    pub peer_api_servers: BTreeMap<String, Vec<IpNet>>,
     /// How borrowers authenticate; existing peerings keep their method.
     pub authentication: LiqoAuthentication,
     /// With `authentication: token`: rotation period in seconds. A token lives half as long again, at least ten
@@ -89,6 +98,7 @@ impl Default for LiqoSettings {
             api_server: String::new(),
             require_tun: true,
             peer_networks: Vec::new(),
+            peer_api_servers: BTreeMap::new(),
             authentication: LiqoAuthentication::default(),
             token_rotation_seconds: 2_400,
             same_namespace_names: false,
@@ -98,6 +108,17 @@ impl Default for LiqoSettings {
 }
 
 impl LiqoSettings {
+    /// The admission policies that lending needs.
+    #[must_use]
+    pub fn policies(&self) -> PolicySettings {
+        PolicySettings {
+            agent_namespace: self.agent_namespace.clone(),
+            liqo_namespace: self.namespace.clone(),
+            same_names: self.same_namespace_names,
+            ..PolicySettings::default()
+        }
+    }
+
     pub(super) fn check(&self, has_kubernetes: bool, checks: &mut SettingChecks) {
         if self.enabled && !has_kubernetes {
             let reason = "there is no Kubernetes here (inventoryFile is given); leave it out";
@@ -118,6 +139,22 @@ impl LiqoSettings {
             }
             if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
                 checks.refuse(field, bad, format!("bits are set behind the prefix; write {}", bad.trunc()));
+            }
+        }
+        if self.peer_api_servers.len() > MAX_PEER_DONORS {
+            let count = self.peer_api_servers.len();
+            checks.refuse("liqo.peerApiServers", count, format!("name at most {MAX_PEER_DONORS}"));
+        }
+        for (donor, networks) in &self.peer_api_servers {
+            if !is_dns_label(donor) || networks.len() > MAX_PEER_NETWORKS {
+                let reason = format!(
+                    "write names of donors, each with at most {MAX_PEER_NETWORKS} networks, as in {{north: [192.0.2.7/32]}}"
+                );
+                checks.refuse("liqo.peerApiServers", donor, reason);
+            }
+            if let Some(bad) = networks.iter().find(|network| network.addr() != network.network()) {
+                let reason = format!("bits are set behind the prefix; write {}", bad.trunc());
+                checks.refuse("liqo.peerApiServers", bad, reason);
             }
         }
         if let Some(wide) = self.pod_cidrs.iter().find(|network| network.prefix_len() < MIN_POD_CIDR_PREFIX) {

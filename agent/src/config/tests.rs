@@ -225,6 +225,8 @@ fn a_bad_configuration_is_one_sentence_that_names_the_field() {
             "inventoryFile: /a\nfabric: {mode: tun, listen: '0.0.0.0:7', tun: {overlay: {port: 7}}}\n",
             "fabric.tun.overlay.port",
         ),
+        ("inventoryFile: /a\npinnedInstitutions: {poly: {keys: []}}\n", "pinnedInstitutions"),
+        ("inventoryFile: /a\nrequireVouchers: true\n", "requireVouchers"),
         ("inventoryFile: /a\nlog: {filter: 'comity=loud'}\n", "log.filter"),
         ("kubernetes: {}\nliqo: {apiServer: 'https://a:1'}\n", "liqo.apiServer"),
         ("kubernetes: {}\nliqo: {tokenRotationSeconds: 14}\n", "liqo.tokenRotationSeconds"),
@@ -250,6 +252,22 @@ fn a_bad_configuration_is_one_sentence_that_names_the_field() {
         let error = read(text).unwrap().check().unwrap_err().to_string();
         assert!(error.starts_with(field) && !error.contains('\n'), "{error}");
     }
+}
+
+#[test]
+fn a_cluster_belongs_to_one_pinned_institution() {
+    let key = comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public();
+    let pinned = |first: &str, second: &str| {
+        let pin = |clusters: &str| format!("{{keys: ['{key}'], clusters: [{clusters}]}}");
+        let (first, second) = (pin(first), pin(second));
+        read(&format!("inventoryFile: /a\npinnedInstitutions: {{a: {first}, b: {second}}}\nrequireVouchers: true\n"))
+    };
+    let config = pinned("x, y", "z").unwrap();
+    config.check().unwrap();
+    assert!(config.pins().require_vouchers && config.pins().institutions["a"].clusters.contains("y"));
+    let error = pinned("x, y", "y").unwrap().check().unwrap_err().to_string();
+    assert!(error.contains("institutions a and b both list it"), "{error}");
+    assert!(pinned("No Label", "z").unwrap().check().is_err());
 }
 
 /// The section of the book that lists all fields with their defaults.

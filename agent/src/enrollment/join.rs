@@ -135,7 +135,7 @@ async fn join(
         clock.sleep(backoff.next_delay(entropy).max(JOIN_BACKOFF.0)).await;
     };
     let pem = IdentityPem { key: fresh.key_pem.clone(), chain: joined.certificate_pem, ca: joined.ca_pem };
-    Roots::from_pem_pinned(&pem.ca, &token.ca_sha256)?;
+    Roots::from_pem_pinned(&pem.ca, token.id.trust_domain(), &token.ca_sha256)?;
     Ok(pem)
 }
 

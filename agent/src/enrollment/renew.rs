@@ -10,8 +10,8 @@ use comity_runtime::ca::CaError;
 use comity_runtime::identity::IdentityError;
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{
-    Backoff, ClientTls, Clock, Entropy, IdentityDir, IdentityPem, IdentitySource, KeyAndCsr, KnownBrokers, TlsIdentity,
-    tls,
+    Backoff, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentityPem, IdentitySource, KeyAndCsr, KnownBrokers,
+    TlsIdentity, tls,
 };
 use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,8 @@ pub struct Renewal {
     pub directory: IdentityDir,
     /// Where new connections take it from.
     pub source: IdentitySource,
+    /// This agent's identity key, which signs each request.
+    pub key: IdentityKey,
     /// The issuer.
     pub brokers: KnownBrokers,
     /// TLS for connections to them.
@@ -88,7 +90,9 @@ impl Renewal {
         let fresh = KeyAndCsr::generate()?;
         let channel = tls::connect(&self.brokers, &self.tls);
         let mut client = FederationServiceClient::with_interceptor(channel, TraceInjector);
-        let request = v1::RenewCertificateRequest { csr_der: fresh.csr.as_bytes().to_vec() };
+        let csr = fresh.csr.as_bytes();
+        let identity_proof = self.key.sign_renewal(self.source.current().id(), csr).as_bytes().to_vec();
+        let request = v1::RenewCertificateRequest { csr_der: csr.to_vec(), identity_proof };
         let answer = tokio::time::timeout(CALL_LIMIT, client.renew_certificate(request))
             .await
             .map_err(|_| RenewError::Call(format!("no answer within {}s", CALL_LIMIT.as_secs())))?
@@ -96,7 +100,7 @@ impl Renewal {
             .into_inner();
         let pem = IdentityPem { key: fresh.key_pem, chain: answer.certificate_pem, ca: answer.ca_pem };
         let directory = self.directory.clone();
-        let save = tokio::task::spawn_blocking(move || directory.save(&pem));
+        let save = tokio::task::spawn_blocking(move || directory.renew(&pem));
         Ok(save.await.map_err(|error| RenewError::Call(error.to_string()))??)
     }
 }

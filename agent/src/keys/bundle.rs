@@ -1,14 +1,14 @@
 //! Key bundles: each side's public keys for a peering, signed by its cluster's identity key, which its institution may
 //! vouch for. The signature is verified here, so that the broker, which carries bundles, cannot change them.
 
-use std::collections::BTreeMap;
-
 use comity_agent_state::record::{HpkePublicKey, RemoteKeys, RemoteNetwork};
 use comity_proto::v1;
 use comity_runtime::sealing::SUITE;
 use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature};
 use comity_types::{PeeringId, Side, is_dns_label};
 use ipnet::Ipv4Net;
+
+use crate::keys::pins::{NotVouched, Pins};
 
 /// Domain of the signature over a bundle.
 const BUNDLE_DOMAIN: &str = "key-bundle";
@@ -21,9 +21,6 @@ const MAX_API_SERVER_BYTES: usize = 261;
 const MAX_VERSION_BYTES: usize = 32;
 /// Characters of a value that an error quotes.
 const QUOTED_CHARS: usize = 63;
-
-/// Signing keys of institutions that this agent's own configuration pins, by institution.
-pub type PinnedKeys = BTreeMap<String, Vec<IdentityPublicKey>>;
 
 /// Why a bundle is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,16 +63,17 @@ pub enum BundleError {
         /// The cluster of the bundle.
         cluster: String,
     },
-    /// The institution is pinned, and none of its keys vouches for the cluster.
+    /// The cluster needs a voucher of a pinned institution.
     #[error(
-        "no pinned key of institution {institution} vouches for the identity key of {cluster}: ask the institution for \
-         a voucher, or correct pinnedInstitutionKeys"
+        "no pinned key of {} vouches for the identity key of {cluster}: ask the institution for a voucher (comity \
+         cluster voucher create), or correct pinnedInstitutions and requireVouchers",
+        .institution.as_ref().map_or_else(|| "any institution".to_owned(), |name| format!("institution {name}"))
     )]
     NotVouched {
         /// The cluster of the bundle.
         cluster: String,
-        /// Its institution.
-        institution: String,
+        /// The institution that has to vouch; `None`: any that is pinned.
+        institution: Option<String>,
     },
 }
 
@@ -92,7 +90,7 @@ pub struct Expected {
     pub side: Side,
     /// Identity key with which it joined, as the broker says.
     pub identity_key: String,
-    /// Its institution, as the broker says.
+    /// Its institution, as the broker says: it may demand a voucher, and spares none.
     pub institution: String,
 }
 
@@ -147,7 +145,7 @@ pub fn sign(mut bundle: v1::KeyBundle, key: &IdentityKey, voucher: Option<&Ident
 ///
 /// # Errors
 /// [`BundleError`]; the peering must not use these keys.
-pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) -> Result<RemoteKeys, BundleError> {
+pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pins: &Pins) -> Result<RemoteKeys, BundleError> {
     let side = i32::from(v1::Side::from(expected.side));
     for (field, found, want) in [
         ("peering", bundle.peering.clone(), expected.peering.to_string()),
@@ -167,19 +165,16 @@ pub fn verify(bundle: &v1::KeyBundle, expected: &Expected, pinned: &PinnedKeys) 
     identity_key
         .verify(BUNDLE_DOMAIN, &[&canonical(bundle)], &signature)
         .map_err(|_| BundleError::Signature { cluster: cluster() })?;
-    if let Some(keys) = pinned.get(&expected.institution) {
-        let not_vouched = || BundleError::NotVouched { cluster: cluster(), institution: expected.institution.clone() };
-        let voucher = IdentitySignature::from_bytes(&bundle.voucher).map_err(|_| not_vouched())?;
-        let name = ClusterName::new(bundle.cluster.clone()).map_err(|_| malformed("cluster"))?;
-        if !keys.iter().any(|key| key.verify_voucher(&name, &identity_key, &voucher).is_ok()) {
-            return Err(not_vouched());
-        }
-    }
+    let name = ClusterName::new(bundle.cluster.clone()).map_err(|_| malformed("cluster"))?;
+    let institution = pins
+        .vouched_by(&name, &identity_key, &bundle.voucher, &expected.institution)
+        .map_err(|NotVouched { institution }| BundleError::NotVouched { cluster: cluster(), institution })?;
     Ok(RemoteKeys {
         cluster: cluster(),
         wireguard_public: bundle.wireguard_public.as_slice().try_into().map_err(|_| malformed("wireguard_public"))?,
         hpke_public: HpkePublicKey::from_bytes(&bundle.hpke_public).ok_or_else(|| malformed("hpke_public"))?,
         identity_key,
+        institution,
         endpoints: bundle.endpoints.clone(),
         network: match &bundle.network {
             Some(network) => check_network(&bundle.cluster, network)?,
@@ -250,157 +245,4 @@ fn is_host_port(text: &str) -> bool {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests")]
-mod tests {
-    use comity_runtime::SystemEntropy;
-
-    use super::*;
-
-    fn parts(voucher_by: Option<&IdentityKey>) -> (v1::KeyBundle, Expected) {
-        let key = IdentityKey::generate(&SystemEntropy);
-        let cluster = ClusterName::new("donor").unwrap();
-        let voucher = voucher_by.map(|institution| institution.vouch(&cluster, &key.public()));
-        let bundle = v1::KeyBundle {
-            peering: "peer-1".into(),
-            epoch: 2,
-            cluster: "donor".into(),
-            side: v1::Side::Donor.into(),
-            wireguard_public: vec![1; 32],
-            hpke_public: vec![2; HpkePublicKey::BYTES],
-            endpoints: vec!["10.0.0.1:51871".into(), "a:1".into()],
-            network: Some(v1::ClusterNetwork {
-                pod_cidrs: vec!["10.44.0.0/16".into(), "10.45.0.0/16".into()],
-                api_server: "192.0.2.7:6443".into(),
-                liqo_cluster_id: "donor-liqo".into(),
-                liqo_version: "v1.2.0".into(),
-                tun: true,
-                liqo_network: true,
-            }),
-            ..v1::KeyBundle::default()
-        };
-        let bundle = sign(bundle, &key, voucher.as_ref());
-        let expected = Expected {
-            peering: PeeringId(1),
-            epoch: 2,
-            cluster: "donor".into(),
-            side: Side::Donor,
-            identity_key: key.public().to_string(),
-            institution: "poly".into(),
-        };
-        (bundle, expected)
-    }
-
-    #[test]
-    fn a_changed_bundle_is_refused() {
-        let (bundle, expected) = parts(None);
-        let remote = verify(&bundle, &expected, &PinnedKeys::new()).unwrap();
-        assert_eq!(remote.endpoints.len(), 2);
-        assert_eq!(remote.network.pod_cidrs[1].to_string(), "10.45.0.0/16");
-        assert_eq!(remote.network.api_address(), Some("192.0.2.7:6443".parse().unwrap()));
-        fn network(bundle: &mut v1::KeyBundle) -> &mut v1::ClusterNetwork {
-            bundle.network.as_mut().unwrap()
-        }
-        let changes: [fn(&mut v1::KeyBundle); 16] = [
-            |b| b.peering = "peer-2".into(),
-            |b| b.epoch = 3,
-            |b| b.cluster = "other".into(),
-            |b| b.side = v1::Side::Origin.into(),
-            |b| b.wireguard_public[0] = 9,
-            |b| b.hpke_public[0] = 9,
-            |b| b.endpoints = vec!["10.0.0.1:51871a".into(), ":1".into()],
-            |b| b.identity_key = IdentityKey::generate(&SystemEntropy).public().to_string(),
-            |b| b.signature[0] ^= 1,
-            |b| b.network = None,
-            |b| network(b).pod_cidrs = vec!["10.44.0.0/1610.45.0.0/16".into()],
-            |b| network(b).api_server = "192.0.2.8:6443".into(),
-            |b| network(b).liqo_cluster_id = "other".into(),
-            |b| network(b).liqo_version = "v1.2.1".into(),
-            |b| network(b).tun = false,
-            |b| network(b).liqo_network = false,
-        ];
-        for change in changes {
-            let mut changed = bundle.clone();
-            change(&mut changed);
-            assert!(verify(&changed, &expected, &PinnedKeys::new()).is_err(), "{changed:?}");
-        }
-    }
-
-    fn signed_with(network: v1::ClusterNetwork) -> Result<RemoteKeys, BundleError> {
-        let key = IdentityKey::generate(&SystemEntropy);
-        let (bundle, expected) = parts(None);
-        let bundle = sign(v1::KeyBundle { network: Some(network), ..bundle }, &key, None);
-        verify(&bundle, &Expected { identity_key: key.public().to_string(), ..expected }, &PinnedKeys::new())
-    }
-
-    #[test]
-    fn an_invalid_network_is_refused_and_named() {
-        let cidrs = |cidrs: &[&str]| v1::ClusterNetwork {
-            pod_cidrs: cidrs.iter().map(|cidr| (*cidr).to_owned()).collect(),
-            ..v1::ClusterNetwork::default()
-        };
-        let nine: Vec<String> = (0..9).map(|n| format!("10.{n}.0.0/16")).collect();
-        let nine: Vec<&str> = nine.iter().map(String::as_str).collect();
-        for wrong in [
-            cidrs(&["10.44.0.1/16"]),
-            cidrs(&["0.0.0.0/0"]),
-            cidrs(&["127.0.0.0/8"]),
-            cidrs(&["fd00::/64"]),
-            cidrs(&["10.44.0.0/16", "10.44.7.0/24"]),
-            cidrs(&nine),
-            v1::ClusterNetwork { api_server: "https://a:1".into(), ..v1::ClusterNetwork::default() },
-            v1::ClusterNetwork { api_server: "a:0".into(), ..v1::ClusterNetwork::default() },
-            v1::ClusterNetwork { liqo_cluster_id: "../x".into(), ..v1::ClusterNetwork::default() },
-            v1::ClusterNetwork { liqo_version: "v\n".into(), ..v1::ClusterNetwork::default() },
-        ] {
-            let error = signed_with(wrong.clone()).unwrap_err();
-            assert!(matches!(error, BundleError::Network { .. }), "{wrong:?}: {error}");
-        }
-        assert_eq!(signed_with(v1::ClusterNetwork::default()).unwrap().network, RemoteNetwork::default());
-    }
-
-    #[test]
-    fn a_key_of_the_wrong_form_is_refused_and_named() {
-        let key = IdentityKey::generate(&SystemEntropy);
-        let (bundle, expected) = parts(None);
-        let expected = Expected { identity_key: key.public().to_string(), ..expected };
-        let refused = |change: &dyn Fn(&mut v1::KeyBundle)| {
-            let mut bundle = bundle.clone();
-            change(&mut bundle);
-            verify(&sign(bundle, &key, None), &expected, &PinnedKeys::new()).unwrap_err()
-        };
-        let malformed = |field| BundleError::Form { cluster: "donor".into(), field };
-        // 32 bytes are a key of X25519 alone; the last one has coefficients out of ML-KEM's range.
-        for hpke_public in [vec![2; 32], vec![2; HpkePublicKey::BYTES + 1], vec![0xff; HpkePublicKey::BYTES]] {
-            assert_eq!(refused(&|b| b.hpke_public.clone_from(&hpke_public)), malformed("hpke_public"));
-        }
-        assert_eq!(refused(&|b| b.wireguard_public = vec![1; 31]), malformed("wireguard_public"));
-    }
-
-    #[test]
-    fn a_bundle_signed_for_another_suite_is_refused() {
-        let key = IdentityKey::generate(&SystemEntropy);
-        let (bundle, expected) = parts(None);
-        let expected = Expected { identity_key: key.public().to_string(), ..expected };
-        let mut bundle = sign(bundle, &key, None);
-        let mut signed = canonical(&bundle);
-        // X25519 (0x0020) in place of X-Wing.
-        assert_eq!(signed[8..14], SUITE);
-        signed[8..10].copy_from_slice(&[0x00, 0x20]);
-        bundle.signature = key.sign(BUNDLE_DOMAIN, &[&signed]).as_bytes().to_vec();
-        let refused = verify(&bundle, &expected, &PinnedKeys::new()).unwrap_err();
-        assert!(matches!(refused, BundleError::Signature { .. }), "{refused}");
-    }
-
-    #[test]
-    fn keys_swapped_by_the_broker_are_refused_where_the_institution_is_pinned() {
-        let institution = IdentityKey::generate(&SystemEntropy);
-        let pinned = PinnedKeys::from([("poly".to_owned(), vec![institution.public()])]);
-        let (bundle, expected) = parts(Some(&institution));
-        assert!(verify(&bundle, &expected, &pinned).is_ok());
-        // A stolen broker shows its own identity key and signs with it; it cannot make the voucher.
-        for forged_by in [None, Some(&IdentityKey::generate(&SystemEntropy))] {
-            let (bundle, expected) = parts(forged_by);
-            assert!(matches!(verify(&bundle, &expected, &pinned), Err(BundleError::NotVouched { .. })));
-        }
-    }
-}
+mod tests;

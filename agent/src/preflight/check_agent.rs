@@ -11,6 +11,7 @@ use crate::services::local_api::{SOCKET, Status, fetch_status};
 
 const AGENT_CHECK: &str = "agent";
 const DEVICES_CHECK: &str = "devices";
+const IDENTITIES_CHECK: &str = "identity keys";
 
 pub(super) async fn check(config: &Config, list: &mut CheckList) {
     let status = fetch_status(&config.state_dir.join(SOCKET)).await;
@@ -27,6 +28,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
         },
     });
     list.extend(status.as_ref().ok().and_then(|status| device_readers(config, status)));
+    list.extend(status.as_ref().ok().and_then(refused_identities));
     list.push(match status {
         Ok(status) if status.connected => {
             let (tunnels, lent, borrowed) = (status.tunnels.len(), status.lent.len(), status.borrowed.len());
@@ -40,6 +42,18 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
         }
         Err(error) => Check::warning(AGENT_CHECK, error.to_string(), "run `comity-agent run`, as the agent's user"),
     });
+}
+
+/// Clusters that showed another identity key than the one that the agent knows; `None` if there are none.
+fn refused_identities(status: &Status) -> Option<Check> {
+    let clusters: Vec<&str> = status.refused_identities.iter().map(String::as_str).collect();
+    (!clusters.is_empty()).then(|| {
+        Check::failed(
+            IDENTITIES_CHECK,
+            format!("showed another identity key than the known one, and is refused: {}", clusters.join(", ")),
+            "ask the operators there for their key, and decide with comity-agent peers accept CLUSTER --key KEY",
+        )
+    })
 }
 
 /// Whether all device readers answer; `None` on a host without Kubernetes.
@@ -67,6 +81,15 @@ mod tests {
 
     use super::*;
     use crate::config::KubernetesConfig;
+
+    #[test]
+    fn a_refused_identity_key_fails_the_check_and_names_the_decision() {
+        let mut status = Status::default();
+        assert!(refused_identities(&status).is_none());
+        status.refused_identities = ["lab".to_owned()].into();
+        let refused = refused_identities(&status).unwrap();
+        assert!(refused.result == Outcome::Failed && refused.detail.contains("lab"), "{refused:?}");
+    }
 
     #[test]
     fn missing_device_readers_are_told() {

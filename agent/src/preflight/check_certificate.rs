@@ -32,9 +32,8 @@ pub(super) fn check(config: &Config, clock: &dyn Clock, list: &mut CheckList) ->
         ));
         return None;
     }
-    let opened = directory.load().map(|(_, identity)| identity).and_then(|identity| Ok((identity, directory.roots()?)));
-    let (identity, roots) = match opened {
-        Ok(opened) => opened,
+    let identity = match directory.load() {
+        Ok((_, identity)) => identity,
         Err(error) => {
             list.push(Check::failed(CERTIFICATE_CHECK, error.to_string(), AGAIN));
             return None;
@@ -59,6 +58,7 @@ pub(super) fn check(config: &Config, clock: &dyn Clock, list: &mut CheckList) ->
     match brokers_of_member(&config.state_dir, &config.brokers) {
         Ok(brokers) => {
             let brokers = brokers.endpoints();
+            let roots = identity.roots().clone();
             Some(MemberAccess { brokers, tls: ClientTls::new(roots, IdentitySource::new(identity).subscribe()) })
         }
         Err(error) => {

@@ -12,7 +12,7 @@ const BEFORE_A_CODE: [&str; 8] = [
     "refuse(lease,\"",
     "self.fail(\"",
     "Impossible(\"",
-    "epoch::fail(store,peering,epoch,\"",
+    "fail(store,peering,epoch,\"",
     "report::fail(store,lease.id,token,\"",
     "send_failed(change,key.peering,key.epoch,\"",
 ];

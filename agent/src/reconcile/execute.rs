@@ -12,6 +12,7 @@ use comity_agent_model::desired::{Desired, Update};
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::local_policy::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::nodes::Nodes;
 use comity_agent_model::object_id::ObjectId;
 use comity_runtime::Backoff;
@@ -22,13 +23,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::metrics::Metrics;
-use crate::observe::LeaseDifferences;
+use crate::observe::{LeaseDifferences, LocalReserve};
 use crate::reconcile::fault::{CrashPoint, CrashTime};
 use crate::reconcile::lent::LentBooks;
 use crate::reconcile::live::Live;
 use crate::reconcile::parts::{DESIRED_STATE_KEY, Parts};
 use crate::reconcile::plan::{Snapshot, plan};
-use crate::reconcile::steps::lease::{LeaseStep, RemoveLease};
+use crate::reconcile::steps::lease::{LeaseStep, RefuseLease, RemoveLease};
 use crate::reconcile::steps::{Step, StepError};
 
 /// Concurrent steps: enough for a burst of leases, few enough for a small API server.
@@ -54,8 +55,12 @@ pub struct Executor {
     pub crash_points: Arc<[CrashPoint]>,
     /// Desired states.
     pub desired: watch::Receiver<Update>,
-    /// The cluster's own limits.
+    /// The cluster's own limits on lending.
     pub policy: LocalPolicy,
+    /// Capacity of each node that is not lent.
+    pub reserve: LocalReserve,
+    /// The cluster's own limits on borrowing.
+    pub borrowing: BorrowingPolicy,
     /// Outage grace in milliseconds, as the broker last said.
     pub outage_grace_ms: watch::Receiver<u64>,
     /// Asks the uplink for a fresh desired state.
@@ -194,6 +199,9 @@ impl Executor {
             network: self.parts.member.network.as_ref(),
             service: &service,
             policy: &self.policy,
+            reserve: self.reserve,
+            require_vouchers: self.parts.member.pins.require_vouchers,
+            borrowing: &self.borrowing,
             nodes: nodes.as_ref().map(|nodes| nodes.as_slice()),
             now_ms: self.parts.clock.unix_ms(),
             outage_grace_ms: *self.outage_grace_ms.borrow(),
@@ -256,8 +264,14 @@ impl Executor {
         self.metrics.steps.with_label_values(&[step.name(), outcome]).inc();
         match result {
             Ok(()) => {
-                if let Step::Lease(LeaseStep::RemoveLease(RemoveLease { lease, .. })) = &step {
-                    state.listed.remove(lease);
+                match &step {
+                    Step::Lease(LeaseStep::RemoveLease(RemoveLease { lease, .. })) => {
+                        state.listed.remove(lease);
+                    }
+                    Step::Lease(LeaseStep::RefuseLease(RefuseLease { code, .. })) => {
+                        self.metrics.refused_leases.with_label_values(&[*code]).inc();
+                    }
+                    _ => {}
                 }
                 state.pauses.remove(&name);
                 state.pauses.retain(|_, pause| pause.until + STEP_BACKOFF.1 * 4 > now);
@@ -320,6 +334,7 @@ impl Executor {
         metrics.desired_revision.set(i64::try_from(desired.state().revision).unwrap_or(i64::MAX));
         metrics.outbox.set(gauge(records.outbox.len()));
         metrics.lent_milli.set(i64::try_from(records.lent_milli()).unwrap_or(i64::MAX));
+        metrics.refused_keys.set(gauge(records.peers.values().filter(|peer| peer.refused.is_some()).count()));
         metrics.tunnels.set(gauge(self.parts.tunnels.epochs().len()));
         let lent = records.donors.values().filter(|record| !record.removed).count();
         metrics.leases.with_label_values(&["donor"]).set(gauge(lent));

@@ -3,6 +3,7 @@
 mod connections;
 mod deliveries;
 mod member;
+mod port_clients;
 mod remap_book;
 mod settling;
 mod tunnels;
@@ -27,6 +28,7 @@ pub use connections::{Access, Borrowed, Connected, Connections};
 pub use deliveries::Deliveries;
 pub use member::Member;
 pub(crate) use member::Subject;
+pub(crate) use port_clients::PortClients;
 pub use remap_book::{Ranges, RemapBook, WrittenPeer};
 pub use settling::Settling;
 pub use tunnels::Tunnels;

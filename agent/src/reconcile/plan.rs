@@ -10,12 +10,14 @@
 //! A plan has no memory: the same inputs give the same steps after a restart at any point, and an empty plan when all
 //! is done. It never takes anything down because the broker is silent before the lease's end and the outage grace.
 
+mod borrowing;
 mod donor_lease;
 mod lease_end;
 mod liqo_exchange;
 mod local_use;
 mod one_peering;
 mod origin_lease;
+mod placement_check;
 
 use std::collections::BTreeSet;
 
@@ -23,13 +25,17 @@ use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::envelope::Envelope;
 use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_model::local_policy::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::node_service::NodeService;
 use comity_agent_model::object_id::ObjectId;
 use comity_agent_model::peering::PeeringDirective;
 use comity_agent_state::record::{Records, ReportKey};
 use comity_proto::v1;
-use comity_types::{LeaseId, PeeringId, PeeringState};
+use comity_types::{LeaseId, PeeringId};
 
+use self::placement_check::Ledger;
+use crate::observe::LocalReserve;
+use crate::reconcile::bound_peering::BindingFacts;
 use crate::reconcile::envelope::is_known;
 use crate::reconcile::live::Live;
 use crate::reconcile::steps::lease::{ForgetLease, RemoveLease};
@@ -59,8 +65,14 @@ pub struct Snapshot<'a> {
     pub network: Option<&'a v1::ClusterNetwork>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub service: &'a NodeService,
-    /// Own limits.
+    /// Own limits on lending.
     pub policy: &'a LocalPolicy,
+    /// Capacity of each node that is not lent.
+    pub reserve: LocalReserve,
+    /// Whether every cluster needs a voucher of a pinned institution.
+    pub require_vouchers: bool,
+    /// Own limits on borrowing.
+    pub borrowing: &'a BorrowingPolicy,
     /// This cluster's nodes now; `None` until they are known.
     pub nodes: Option<&'a [v1::Node]>,
     /// Wall-clock time in milliseconds since 1970.
@@ -87,12 +99,10 @@ impl Snapshot<'_> {
         self.desired.peerings.iter().find(|directive| directive.peering.id == peering)
     }
 
-    /// The peering's current epoch, if its tunnel may carry credentials.
-    fn usable_epoch(&self, peering: PeeringId) -> Option<u32> {
-        let peering = &self.directive(peering)?.peering;
-        let stands = matches!(peering.state, Some(PeeringState::Establishing | PeeringState::Established));
-        let complete = self.records.peering(peering.id, peering.epoch).is_some_and(|record| record.is_complete());
-        (stands && complete).then_some(peering.epoch)
+    /// What the peering of a lease is checked against.
+    fn binding(&self) -> BindingFacts<'_> {
+        let Self { cluster, desired, records, require_vouchers, .. } = *self;
+        BindingFacts { cluster, desired, records, require_vouchers }
     }
 }
 
@@ -107,10 +117,10 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
     let mut leases: Vec<&Lease> = snapshot.desired.leases.iter().collect();
     // In the order in which the broker granted them, so that the fence refuses only stale leases.
     leases.sort_by_key(|lease| lease.fencing_token);
-    let mut lent_milli = snapshot.records.lent_milli();
+    let mut ledger = Ledger::of(snapshot.records, snapshot.desired);
     for lease in leases {
         if lease.placement.as_ref().is_some_and(|placement| placement.donor.as_str() == snapshot.cluster) {
-            donor_lease::plan(snapshot, lease, &mut lent_milli, &mut steps);
+            donor_lease::plan(snapshot, lease, &mut ledger, &mut steps);
         } else if lease.origin.as_str() == snapshot.cluster {
             origin_lease::plan(snapshot, lease, &mut steps);
         }

@@ -1,6 +1,7 @@
 //! One idempotent action each: every step may run twice, or stop at any point. A step's file owns its name, deadline
 //! and work.
 
+mod api_address;
 mod discard_envelope;
 mod epoch;
 mod error;

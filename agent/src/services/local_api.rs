@@ -1,8 +1,8 @@
-//! HTTP over a Unix socket in the state directory, for people and tools on this host: `GET /v1/status`, `GET /v1/devices`
-//! and `GET /v1/leases/{id}/kubeconfig`. Whoever may open the socket (mode 0600) may read the kubeconfigs. Nothing here
-//! changes state.
+//! HTTP over a Unix socket in the state directory, for people and tools on this host: `GET /v1/status`,
+//! `GET /v1/devices`, `GET /v1/leases/{id}/kubeconfig`, and the other clusters below `/v1/peers`. Whoever may open the
+//! socket (mode 0600) may read the kubeconfigs, and decides which identity keys count.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,16 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use comity_agent_fabric::PodNetwork;
 use comity_agent_model::desired::Update;
-use comity_runtime::SecretString;
-use http_body_util::{BodyExt as _, Empty, Limited};
+use comity_agent_state::record::{PeerRecord, Records};
+use comity_agent_state::store::{Change, StoreError};
+use comity_runtime::{ClusterName, IdentityPublicKey, SecretString};
+use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -26,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::devices::{DeviceTable, ReaderCounts};
+use crate::keys::continuity::{self, DecisionError};
 use crate::reconcile::parts::{Access, Parts, Ranges};
 use crate::services::canary::Unproved;
 
@@ -103,6 +107,9 @@ pub struct Status {
     /// Device readers.
     #[serde(default)]
     pub device_readers: ReaderCounts,
+    /// Other clusters that showed an identity key which is refused until a person decides.
+    #[serde(default)]
+    pub refused_identities: BTreeSet<String>,
 }
 
 /// The state that is shown.
@@ -141,6 +148,9 @@ pub fn serve(
         .route("/v1/status", get(status))
         .route("/v1/devices", get(devices))
         .route("/v1/leases/{id}/kubeconfig", get(kubeconfig))
+        .route("/v1/peers", get(peers))
+        .route("/v1/peers/{cluster}", delete(forget_peer))
+        .route("/v1/peers/{cluster}/accept", post(accept_peer))
         .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
         .with_state(shown);
     Ok(tokio::spawn(async move {
@@ -190,6 +200,7 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         borrowed: borrowed.collect(),
         unproved: BTreeMap::clone(&unproved.borrow()),
         device_readers: devices.borrow().readers(),
+        refused_identities: refused_identities(&records),
     })
 }
 
@@ -223,6 +234,50 @@ async fn kubeconfig(State(shown): State<Shown>, axum::extract::Path(lease): axum
     }
 }
 
+fn refused_identities(records: &Records) -> BTreeSet<String> {
+    let refused = records.peers.values().filter(|peer| peer.refused.is_some());
+    refused.map(|peer| peer.cluster.clone()).collect()
+}
+
+async fn peers(State(shown): State<Shown>) -> Json<Vec<PeerRecord>> {
+    Json(shown.parts.store.records().peers.values().map(|peer| PeerRecord::clone(peer)).collect())
+}
+
+async fn accept_peer(
+    State(shown): State<Shown>,
+    axum::extract::Path(cluster): axum::extract::Path<String>,
+    Json(key): Json<IdentityPublicKey>,
+) -> Response {
+    let now_ms = shown.parts.clock.unix_ms();
+    let update = move |change: &mut Change<'_>| continuity::accept(change, &cluster, key, now_ms);
+    let decided = decision(shown.parts.store.update(update).await);
+    if let Ok(peer) = &decided {
+        tracing::warn!(cluster = peer.cluster, key = %peer.identity_key, "a person accepted an identity key");
+    }
+    decided.map(Json).into_response()
+}
+
+async fn forget_peer(
+    State(shown): State<Shown>,
+    axum::extract::Path(cluster): axum::extract::Path<String>,
+) -> Response {
+    let name = cluster.clone();
+    let forgotten = decision(shown.parts.store.update(move |change| continuity::forget(change, &name)).await);
+    if forgotten.is_ok() {
+        tracing::warn!(cluster, "a person let this agent forget a cluster");
+    }
+    forgotten.map(Json).into_response()
+}
+
+/// The answer to a person's decision.
+fn decision<T>(decided: Result<Result<T, DecisionError>, StoreError>) -> Result<T, (StatusCode, String)> {
+    let refused = |error: DecisionError| match error {
+        DecisionError::Unknown { .. } => (StatusCode::NOT_FOUND, error.to_string()),
+        DecisionError::NotShown { .. } => (StatusCode::CONFLICT, error.to_string()),
+    };
+    decided.map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?.map_err(refused)
+}
+
 /// Asks the agent behind a socket for a lease's kubeconfig.
 ///
 /// # Errors
@@ -240,9 +295,7 @@ pub async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<SecretString
 /// # Errors
 /// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
 pub async fn fetch_status(socket: &Path) -> Result<Status, LocalApiError> {
-    let bytes = fetch(socket, "/v1/status").await?;
-    serde_json::from_slice(&bytes)
-        .map_err(|error| LocalApiError::NoAnswer { path: socket.to_owned(), reason: error.to_string() })
+    read(socket, fetch(socket, "/v1/status").await?)
 }
 
 /// Reads the devices and their holders from the agent behind a socket.
@@ -250,24 +303,59 @@ pub async fn fetch_status(socket: &Path) -> Result<Status, LocalApiError> {
 /// # Errors
 /// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
 pub async fn fetch_devices(socket: &Path) -> Result<DeviceTable, LocalApiError> {
-    let bytes = fetch(socket, "/v1/devices").await?;
+    read(socket, fetch(socket, "/v1/devices").await?)
+}
+
+/// Reads the other clusters that the agent behind a socket remembers.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn fetch_peers(socket: &Path) -> Result<Vec<PeerRecord>, LocalApiError> {
+    read(socket, fetch(socket, "/v1/peers").await?)
+}
+
+/// Lets the agent behind a socket accept an identity key of another cluster.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn accept_identity_key(
+    socket: &Path,
+    cluster: &ClusterName,
+    key: &IdentityPublicKey,
+) -> Result<PeerRecord, LocalApiError> {
+    let body = serde_json::to_vec(key).expect("a key is a text");
+    let request = http::Request::post(format!("/v1/peers/{cluster}/accept"));
+    read(socket, call(socket, request.header(header::CONTENT_TYPE, "application/json"), body).await?)
+}
+
+/// Lets the agent behind a socket forget another cluster.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn forget_cluster(socket: &Path, cluster: &ClusterName) -> Result<(), LocalApiError> {
+    call(socket, http::Request::delete(format!("/v1/peers/{cluster}")), Vec::new()).await.map(drop)
+}
+
+fn read<T: DeserializeOwned>(socket: &Path, bytes: Vec<u8>) -> Result<T, LocalApiError> {
     serde_json::from_slice(&bytes)
         .map_err(|error| LocalApiError::NoAnswer { path: socket.to_owned(), reason: error.to_string() })
 }
 
 async fn fetch(socket: &Path, path: &str) -> Result<Vec<u8>, LocalApiError> {
+    call(socket, http::Request::get(path), Vec::new()).await
+}
+
+async fn call(socket: &Path, request: http::request::Builder, body: Vec<u8>) -> Result<Vec<u8>, LocalApiError> {
     let fail = |reason: String| LocalApiError::NoAnswer { path: socket.to_owned(), reason };
     let talk = async {
         let stream = UnixStream::connect(socket).await.map_err(|error| fail(error.to_string()))?;
         let (mut sender, connection) =
-            hyper::client::conn::http1::handshake::<_, Empty<bytes::Bytes>>(TokioIo::new(stream))
+            hyper::client::conn::http1::handshake::<_, Full<bytes::Bytes>>(TokioIo::new(stream))
                 .await
                 .map_err(|error| fail(error.to_string()))?;
         let connection = tokio::spawn(connection);
-        let request = http::Request::get(path)
-            .header(header::HOST, "agent")
-            .body(Empty::new())
-            .map_err(|error| fail(error.to_string()))?;
+        let request =
+            request.header(header::HOST, "agent").body(Full::from(body)).map_err(|error| fail(error.to_string()))?;
         let answer = sender.send_request(request).await.map_err(|error| fail(error.to_string()))?;
         let status = answer.status();
         let body =

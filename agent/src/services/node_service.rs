@@ -5,6 +5,7 @@
 //! still lends namespaces.
 
 mod donor;
+mod guest_networks;
 mod network_keeper;
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 use comity_agent_delivery::{VirtualNodeDonor, VirtualNodes};
 use comity_agent_kubernetes::api::KubernetesApi;
-use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, check_installation};
+use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, PeerNetworks, check_installation};
 use comity_agent_liqo::network::{LiqoNetwork, NetworkSettings};
 use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, MaintenanceSettings, NamespaceMapping, OriginSettings};
 use comity_agent_model::api_port::API_PORT;
@@ -69,6 +70,7 @@ struct NodeParts {
     /// Present if Liqo's network carries pods.
     network: Option<LiqoNetwork>,
     health: watch::Receiver<Result<(), String>>,
+    peer_networks: watch::Sender<Option<Arc<PeerNetworks>>>,
 }
 
 impl Prepared {
@@ -104,7 +106,7 @@ impl Prepared {
         if !settings.enabled {
             return Ok(Self::none("liqo.enabled is not set"));
         }
-        let origin = LiqoOrigin::new(api.client(), origin_settings(settings));
+        let origin = LiqoOrigin::new(api.client(), origin_settings(config));
         // Before the check, because this corrects a value that the check refuses.
         if let Err(error) = origin.ensure_virtual_kubelet_options().await {
             tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
@@ -129,7 +131,9 @@ impl Prepared {
         // Complete before anybody reads them: a lease that is missing here is granted nothing.
         let (publish_grants, grants) = watch::channel(Arc::new(store.records().grants()));
         shutdown.spawn(follow_grants(store.clone(), publish_grants, shutdown.token()));
-        let own = donor::OwnCluster { network: &network, installation: &installation, salt, clock };
+        let (peer_networks, watched) = watch::channel(None);
+        let own =
+            donor::OwnCluster { network: &network, installation: &installation, salt, clock, peer_networks: watched };
         let donor = donor::start(config, api, own, grants, shutdown).await;
         let DonorSide { side, health } = match donor {
             Ok(donor) => donor,
@@ -145,20 +149,22 @@ impl Prepared {
             },
             needs_tun: settings.require_tun,
             peer_networks: settings.peer_networks.clone(),
+            peer_api_servers: settings.peer_api_servers.clone(),
             remaps: check_remapping(config),
         });
         let applied = network.liqo_network.then(|| liqo_network.clone());
         parts.network = Some(network);
         let nodes = VirtualNodes { donor: side, origin: Arc::new(origin.clone()), network: liqo_network };
         parts.nodes = Some(nodes);
-        parts.parts = Some(NodeParts { api: api.clone(), origin, network: applied, health });
+        parts.parts = Some(NodeParts { api: api.clone(), origin, network: applied, health, peer_networks });
         Ok(parts)
     }
 
     /// Starts the tasks of virtual nodes, which run as long as the agent does.
     pub fn run(self, parts: &parts::Parts, shutdown: &Shutdown) {
-        let Some(NodeParts { api, origin, network, health }) = self.parts else { return };
+        let Some(NodeParts { api, origin, network, health, peer_networks }) = self.parts else { return };
         let (stop, fence) = (shutdown.token(), &parts.fence);
+        shutdown.spawn(guest_networks::follow(parts.clone(), peer_networks, stop.clone()));
         if let Some(network) = network {
             let keeper = network_keeper::keep(parts.clone(), network, stop.clone());
             shutdown.spawn(fence.clone().hold(stop.clone(), keeper));
@@ -240,8 +246,10 @@ async fn follow_health(
     }
 }
 
-fn origin_settings(settings: &LiqoSettings) -> OriginSettings {
+fn origin_settings(config: &Config) -> OriginSettings {
+    let settings = &config.liqo;
     OriginSettings {
+        default_tenant: config.burst.default_tenant.clone(),
         liqo_namespace: settings.namespace.clone(),
         agent_namespace: settings.agent_namespace.clone(),
         pod_cidrs: settings.pod_cidrs.iter().map(ToString::to_string).collect(),
@@ -387,6 +395,7 @@ mod tests {
                 authentication: Authentication::default(),
                 needs_tun: true,
                 peer_networks: Vec::new(),
+                peer_api_servers: std::collections::BTreeMap::new(),
                 remaps: Ok(()),
             };
             let (publish, mut service) = watch::channel(service);

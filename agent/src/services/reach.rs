@@ -231,6 +231,7 @@ mod tests {
             wireguard_public: [3; 32],
             hpke_public: HpkePublicKey::from_bytes(&[4; HpkePublicKey::BYTES]).unwrap(),
             identity_key: comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public(),
+            institution: None,
             endpoints: Vec::new(),
             network: RemoteNetwork { pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()], ..RemoteNetwork::default() },
         };

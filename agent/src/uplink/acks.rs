@@ -38,6 +38,11 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
             change.change_donor(*lease, |record| record.clean_acked = true);
             change.change_origin(*lease, |record| record.clean_acked = true);
         }
+        // The broker ends the lease now and waits for its end here, also if it was restored and once knew of that end.
+        ReportKey::LeaseFailed(lease) => {
+            change.change_donor(*lease, |record| record.clean_acked = false);
+            change.change_origin(*lease, |record| record.clean_acked = false);
+        }
         ReportKey::Closed(peering) if !refused || is_unknown(ack) => {
             if let Some(v1::agent_message::Body::PeeringReport(report)) = &outgoing.message.body {
                 change.put_closed(*peering, report.epoch);
@@ -53,7 +58,6 @@ pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey
         | ReportKey::Ready(_)
         | ReportKey::Checkpointed(_)
         | ReportKey::Use(_)
-        | ReportKey::LeaseFailed(_)
         | ReportKey::EnvelopeAck(..) => {}
     }
     Some(outgoing.key.clone())
@@ -67,7 +71,7 @@ fn is_unknown(ack: &v1::Ack) -> bool {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use comity_agent_state::record::OriginRecord;
+    use comity_agent_state::record::{DonorRecord, OriginRecord};
     use comity_agent_state::store::Store;
     use comity_proto::v1::agent_message::Body;
     use comity_types::{Delivery, LeaseId};
@@ -99,5 +103,22 @@ mod tests {
             let again = store.update(move |change| settle(change, &ack(id, code))).await.unwrap();
             assert_eq!(again, None, "a second acknowledgement finds nothing");
         }
+    }
+
+    #[tokio::test]
+    async fn after_a_failure_the_end_is_reported_again() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        store
+            .update(|change| {
+                let ended = DonorRecord::new(LeaseId(1), 1, Delivery::Namespace);
+                change.put_donor(DonorRecord { removed: true, ended: true, clean_acked: true, ..ended });
+                change.send(ReportKey::LeaseFailed(LeaseId(1)), Body::LeaseReport(v1::LeaseReport::default()));
+            })
+            .await
+            .unwrap();
+        let id = *store.records().outbox.keys().next().unwrap();
+        store.update(move |change| settle(change, &ack(id, None))).await.unwrap();
+        assert!(!store.records().donors[&LeaseId(1)].clean_acked);
     }
 }

@@ -16,6 +16,19 @@ pub struct Offered {
     pub data: Option<v1::DataSite>,
 }
 
+impl Offered {
+    /// The offer of these nodes. A cluster that can deliver nothing shows its nodes as unschedulable: brokers take no
+    /// offer without a delivery.
+    #[must_use]
+    pub fn new(nodes: Arc<Vec<v1::Node>>, deliveries: Vec<Delivery>, data: Option<v1::DataSite>) -> Self {
+        if !deliveries.is_empty() {
+            return Self { nodes, deliveries, data };
+        }
+        let closed = nodes.iter().map(|node| v1::Node { schedulable: false, ..node.clone() });
+        Self { nodes: Arc::new(closed.collect()), deliveries: vec![Delivery::Namespace], data }
+    }
+}
+
 /// The broker's answer to an offer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckOutcome {
@@ -120,5 +133,16 @@ mod tests {
         assert!(state.is_due(&both));
         assert_eq!(state.next("c", &both, 8).deliveries, [1, 2]);
         assert!(!state.is_due(&both) && state.is_due(&nodes("a")));
+    }
+
+    #[test]
+    fn a_cluster_that_can_deliver_nothing_shows_its_nodes_as_unschedulable() {
+        let node = v1::Node { id: "n".to_owned(), schedulable: true, ..v1::Node::default() };
+        let nodes = Arc::new(vec![node]);
+        let offered = Offered::new(Arc::clone(&nodes), vec![Delivery::VirtualNode], None);
+        assert_eq!((offered.nodes, offered.deliveries), (Arc::clone(&nodes), vec![Delivery::VirtualNode]));
+        let closed = Offered::new(nodes, Vec::new(), None);
+        assert_eq!(closed.deliveries, [Delivery::Namespace]);
+        assert!(closed.nodes.iter().all(|node| !node.schedulable));
     }
 }

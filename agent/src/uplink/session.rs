@@ -128,6 +128,7 @@ impl Session<'_> {
         let mut records = self.shared.parts.store.subscribe();
         let mut nodes = self.shared.nodes.clone();
         let mut service = self.shared.parts.deliveries.node_service.clone();
+        let mut namespaces = self.shared.parts.deliveries.namespaces.clone();
         let mut data = self.shared.data.clone();
         let mut last_sent = self.shared.parts.clock.elapsed();
         let deadline = self.shared.parts.clock.sleep(WELCOME_WITHIN);
@@ -144,6 +145,7 @@ impl Session<'_> {
                 Ok(()) = records.changed(), if self.welcomed => {}
                 Ok(()) = nodes.changed(), if self.welcomed => {}
                 Ok(()) = service.changed(), if self.welcomed => {}
+                Ok(()) = namespaces.changed(), if self.welcomed => {}
                 Ok(()) = data.changed(), if self.welcomed => {}
                 () = beat, if self.welcomed => {
                     // A full channel means that another message is on its way.
@@ -179,8 +181,8 @@ impl Session<'_> {
         }
         let nodes = self.shared.nodes.borrow().clone();
         let Some(nodes) = nodes else { return Ok(self.sent > before) };
-        let deliveries = self.shared.parts.deliveries.node_service.borrow().deliveries();
-        let offered = Offered { nodes, deliveries, data: self.shared.data.borrow().clone() };
+        let deliveries = self.shared.parts.deliveries.offered();
+        let offered = Offered::new(nodes, deliveries, self.shared.data.borrow().clone());
         let mut state = self.shared.offer.lock().await;
         if !state.is_due(&offered) {
             return Ok(self.sent > before);

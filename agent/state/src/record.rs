@@ -1,7 +1,9 @@
 //! The agent's records: keys of each peering and epoch, state of each lease, and the outbox to the broker.
 
+mod admitted;
 mod liqo;
 mod network;
+mod peer;
 mod public_key;
 mod secret;
 
@@ -15,8 +17,10 @@ use comity_runtime::IdentityPublicKey;
 use comity_types::{Delivery, LeaseId, PeeringId, Side};
 use serde::{Deserialize, Serialize};
 
+pub use admitted::{AdmittedCapacity, AdmittedPart, AdmittedShare};
 pub use liqo::{LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, SealedMessage};
 pub use network::RemoteNetwork;
+pub use peer::{MAX_PEERS, PeerRecord, RefusedKey, Trust};
 pub use public_key::HpkePublicKey;
 pub use secret::{SecretBlob, SecretKey};
 
@@ -31,6 +35,8 @@ pub struct RemoteKeys {
     pub hpke_public: HpkePublicKey,
     /// Identity key that signed them.
     pub identity_key: IdentityPublicKey,
+    /// The pinned institution that vouches for the identity key; `None`: nobody does.
+    pub institution: Option<String>,
     /// Candidates of its fabric endpoint, "host:port".
     pub endpoints: Vec<String>,
     /// Its network.
@@ -129,6 +135,17 @@ pub struct SealedCredential {
     pub lease_end_ms: u64,
 }
 
+/// The other side of a lease, as remembered from its first step here. A lease never gets another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeasePeer {
+    /// The peering that carries the lease.
+    pub peering: PeeringId,
+    /// The other cluster.
+    pub cluster: String,
+    /// Its identity key, once a credential was sealed for it or opened from it.
+    pub identity_key: Option<IdentityPublicKey>,
+}
+
 /// The donor's side of a lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DonorRecord {
@@ -136,8 +153,10 @@ pub struct DonorRecord {
     pub lease: LeaseId,
     /// Fencing token under which it was admitted.
     pub fencing_token: u64,
-    /// Thousandths of GPUs that it takes, by this agent's own count.
-    pub milli: u64,
+    /// The origin; `None` if the lease was never admitted.
+    pub peer: Option<LeasePeer>,
+    /// What it takes, by this agent's own count.
+    pub capacity: AdmittedCapacity,
     /// When it was admitted, in milliseconds since 1970.
     pub admitted_at_ms: u64,
     /// Its delivery.
@@ -156,6 +175,9 @@ pub struct DonorRecord {
     pub sealed: Option<SealedCredential>,
     /// Whether it is taken down.
     pub removed: bool,
+    /// Whether it was taken down because it ended: it never returns, whatever a broker says later. After an outage that
+    /// outlasted it, a lease may return.
+    pub ended: bool,
     /// Whether the broker acknowledged that.
     pub clean_acked: bool,
 }
@@ -167,7 +189,8 @@ impl DonorRecord {
         Self {
             lease,
             fencing_token,
-            milli: 0,
+            peer: None,
+            capacity: AdmittedCapacity::default(),
             admitted_at_ms: 0,
             delivery,
             namespace: None,
@@ -177,6 +200,7 @@ impl DonorRecord {
             last_sequence: 0,
             sealed: None,
             removed: false,
+            ended: false,
             clean_acked: false,
         }
     }
@@ -207,6 +231,8 @@ pub struct OriginRecord {
     pub lease: LeaseId,
     /// Fencing token as last seen.
     pub fencing_token: u64,
+    /// The donor; `None` before the first credential.
+    pub peer: Option<LeasePeer>,
     /// Its delivery.
     pub delivery: Delivery,
     /// The newest credential.
@@ -228,6 +254,7 @@ impl OriginRecord {
         Self {
             lease,
             fencing_token,
+            peer: None,
             delivery,
             credential: None,
             node: None,
@@ -299,6 +326,8 @@ pub struct Records {
     pub donors: BTreeMap<LeaseId, Arc<DonorRecord>>,
     /// Borrowed leases.
     pub origins: BTreeMap<LeaseId, Arc<OriginRecord>>,
+    /// Other clusters that were met, by name.
+    pub peers: BTreeMap<String, Arc<PeerRecord>>,
     /// Liqo exchanges by peering.
     pub liqo: BTreeMap<PeeringId, Arc<LiqoRecord>>,
     /// Peerings reported as taken down, with their epochs.
@@ -339,6 +368,6 @@ impl Records {
     /// Thousandths of GPUs lent out, by this agent's own count.
     #[must_use]
     pub fn lent_milli(&self) -> u64 {
-        self.donors.values().filter(|record| !record.removed).map(|record| record.milli).sum()
+        self.donors.values().filter(|record| !record.removed).map(|record| record.capacity.milli()).sum()
     }
 }

@@ -36,6 +36,7 @@ impl<'a> End<'a> {
             cluster: &config.remote_cluster,
             networks: &networks,
             endpoints: &config.endpoints,
+            listed: &networks,
             own: &[],
             chosen: &[],
             taken: &[],

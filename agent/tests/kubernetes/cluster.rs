@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comity_agent_delivery::{ApiCredential, DonorLease, NamespaceDelivery};
+use comity_agent_delivery::{ApiCredential, DonorLease, GuestPolicies, NamespaceDelivery};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::gpu_demand::GpuDemand;
 use comity_agent_model::lease::placement::{NodePlacement, Placement};
@@ -79,6 +79,8 @@ impl Cluster {
         std::fs::write(&path, kubeconfig(&plane, token.trim())).unwrap();
         let agent = KubernetesApi::connect(&KubernetesSource::Kubeconfig { path, context: None }).await.unwrap();
         assert_eq!(agent.tls_server_name(), "kubernetes.default.svc");
+        let policies = GuestPolicies::new(agent.client(), Arc::new(SystemClock::new()));
+        eventually("a policy restricts the agent", || async { policies.check_agent().await.is_ok() }).await;
         Self { plane, dir, agent }
     }
 

@@ -9,7 +9,9 @@ use comity_types::LeaseId;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ResourceQuota, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Node, PersistentVolumeClaim, Pod, ResourceQuota, Secret, Service, ServiceAccount,
+};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::api::rbac::v1::RoleBinding;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
@@ -69,7 +71,8 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
         Api::all(cluster.admin()).create(&create, &class).await.unwrap();
     }
     no_pod_gets_above_the_donors_own(&pods).await;
-    no_pod_gets_gpus_from_the_runtime(&tenant).await;
+    visible_devices_by_envfrom_and_image(&tenant).await;
+    namespace_tenant_external_ips(&tenant).await;
     the_agent_gives_no_more_than_a_tenants_rights(cluster).await;
     a_tenant_stays_inside(tenant).await;
     let quota = Api::<ResourceQuota>::namespaced(cluster.admin(), "comity-lease-2").get("gpus").await.unwrap();
@@ -80,6 +83,9 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
     let policies =
         Api::<NetworkPolicy>::namespaced(cluster.admin(), "comity-lease-2").list(&ListParams::default()).await.unwrap();
     assert_eq!(policies.items.len(), 1);
+    let spec = policies.items[0].spec.clone().unwrap();
+    assert_eq!(spec.policy_types.unwrap(), ["Ingress", "Egress"]);
+    assert_eq!(spec.egress.unwrap().len(), 3, "its own pods, DNS, and public addresses");
     assert!(donor.list().await.unwrap().contains(&LeaseId(2)));
 }
 
@@ -129,8 +135,9 @@ async fn pods_stay_on_the_leases_nodes(cluster: &Cluster, pods: &Api<Pod>) {
     assert!(!refused(json!({ "status": { "capacity": { "lease.comity.dev/lease-99": "1" } } })).await);
 }
 
-/// NVIDIA's runtime would hand out every GPU of the node.
-async fn no_pod_gets_gpus_from_the_runtime(tenant: &Client) {
+/// NVIDIA's runtime would hand out every GPU of the node. An image that asks for all is in `lease_pods.rs`, where the
+/// webhook and the policy `comity-void-devices` are.
+async fn visible_devices_by_envfrom_and_image(tenant: &Client) {
     const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
     let (pods, create) = (Api::<Pod>::default_namespaced(tenant.clone()), PostParams::default());
     let with = |field: &str, value: serde_json::Value| -> Pod {
@@ -166,6 +173,44 @@ async fn no_pod_gets_gpus_from_the_runtime(tenant: &Client) {
     let honest = with("env", json!([{ "name": VARIABLE, "value": "void" }]));
     pods.create(&create, &honest).await.unwrap();
     pods.delete("greedy", &DeleteParams::default().grace_period(0)).await.unwrap();
+}
+
+/// Addresses of others (CVE-2020-8554), ports of the donor, its priorities and its volumes.
+async fn namespace_tenant_external_ips(tenant: &Client) {
+    let create = PostParams::default();
+    let refused = |refusal: (u16, String), part: &str| {
+        let (code, message) = refusal;
+        assert!((code == 403 || code == 422) && message.contains(part), "{part}: {code} {message}");
+    };
+    let services = Api::<Service>::default_namespaced(tenant.clone());
+    for (fields, part) in [
+        (json!({ "externalIPs": ["192.0.2.1"] }), "have no external addresses"),
+        (json!({ "type": "NodePort" }), "open no ports of this cluster"),
+        (json!({ "type": "LoadBalancer", "loadBalancerIP": "192.0.2.1" }), "open no ports of this cluster"),
+    ] {
+        let mut service = json!({
+            "metadata": { "name": "outside" }, "spec": { "selector": { "a": "b" }, "ports": [{ "port": 80 }] },
+        });
+        service["spec"].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        refused(refusal(services.create(&create, &serde_json::from_value(service).unwrap()).await), part);
+    }
+    let pods = Api::<Pod>::default_namespaced(tenant.clone());
+    let mut first = pod("first", "nvidia.com/gpu", 0);
+    first.spec.as_mut().unwrap().priority_class_name = Some("donor-high".to_owned());
+    refused(refusal(pods.create(&create, &first).await), "no priority over the donor's own");
+    let claim = json!({
+        "metadata": { "name": "donors" },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } },
+            "storageClassName": "", "volumeName": "donor-data",
+        },
+    });
+    let claims = Api::<PersistentVolumeClaim>::default_namespaced(tenant.clone());
+    let claim = serde_json::from_value(claim).unwrap();
+    refused(refusal(claims.create(&create, &claim).await), "claims of a lease get new volumes");
+    // Services within the lease work.
+    let own = json!({ "metadata": { "name": "own" }, "spec": { "selector": { "a": "b" }, "ports": [{ "port": 80 }] } });
+    services.create(&create, &serde_json::from_value(own).unwrap()).await.unwrap();
 }
 
 /// Limits of the agent's own account, which somebody may have taken over.
@@ -250,22 +295,10 @@ async fn a_tenant_stays_inside(tenant: Client) {
     let accounts = Api::<ServiceAccount>::default_namespaced(tenant.clone());
     assert_eq!(refusal(accounts.create_token_request("comity-tenant", &create, &TokenRequest::default()).await).0, 403);
     let policies = Api::<NetworkPolicy>::default_namespaced(tenant.clone());
-    assert_eq!(refusal(policies.delete("comity-no-ingress", &DeleteParams::default()).await).0, 403);
+    assert_eq!(refusal(policies.delete("comity-lease", &DeleteParams::default()).await).0, 403);
     let quotas = Api::<ResourceQuota>::default_namespaced(tenant.clone());
     assert!(quotas.get("gpus").await.is_ok());
     assert_eq!(refusal(quotas.delete("gpus", &DeleteParams::default()).await).0, 403);
-    let outside = serde_json::from_value::<Service>(json!({
-        "metadata": { "name": "outside" }, "spec": { "type": "LoadBalancer", "selector": { "a": "b" }, "ports": [{ "port": 80 }] },
-    }))
-    .unwrap();
-    assert_eq!(refusal(Api::default_namespaced(tenant.clone()).create(&create, &outside).await).0, 403);
-    let foreign = serde_json::from_value::<Service>(json!({
-        "metadata": { "name": "foreign" },
-        "spec": { "externalIPs": ["192.0.2.1"], "selector": { "a": "b" }, "ports": [{ "port": 80 }] },
-    }))
-    .unwrap();
-    let (code, message) = refusal(Api::default_namespaced(tenant.clone()).create(&create, &foreign).await);
-    assert!((code == 403 || code == 422) && message.contains("external addresses"), "{code} {message}");
     let unowned = serde_json::from_value::<Job>(json!({
         "metadata": { "name": "unowned" },
         "spec": { "managedBy": "example.com/nobody", "suspend": true,

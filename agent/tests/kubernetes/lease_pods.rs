@@ -21,7 +21,7 @@ use crate::cluster::{Cluster, eventually, lease, pod, refusal};
 
 /// Rules for guests' pods of a donor with a RuntimeClass and a webhook.
 fn guests() -> GuestLabels {
-    GuestLabels { runtime_class: Some("sandbox".to_owned()), void_devices: true }
+    GuestLabels { runtime_class: Some("sandbox".to_owned()), void_devices: true, always_pull: true }
 }
 
 pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
@@ -111,22 +111,32 @@ async fn guests_run_under_the_donors_runtime_class(cluster: &Cluster) -> Api<Pod
         made.spec.unwrap().containers.remove(0).env.unwrap_or_default()
     };
     assert_eq!(env("works", 1).await, []);
+    let pulled = tenants.get("works").await.unwrap().spec.unwrap().containers.remove(0).image_pull_policy;
+    assert_eq!(pulled.as_deref(), Some("Always"), "not an image that the node keeps for the donor's own");
     let variables = env("watches", 0).await;
     let [void] = &variables[..] else { panic!("{variables:?}") };
     assert_eq!((void.name.as_str(), void.value.as_deref()), ("NVIDIA_VISIBLE_DEVICES", Some("void")));
     tenants
 }
 
-/// Without the webhook, a container without GPUs states the variable itself.
+/// Without the webhook, a container without GPUs states the variable itself, and each that its image is pulled.
 async fn containers_that_could_see_every_gpu_are_refused(tenants: &Api<Pod>) {
     let complete = |name: &str, gpus: u32| {
         let mut pod = pod(name, "nvidia.com/gpu", gpus);
-        pod.spec.as_mut().unwrap().runtime_class_name = Some("sandbox".to_owned());
+        let spec = pod.spec.as_mut().unwrap();
+        spec.runtime_class_name = Some("sandbox".to_owned());
+        spec.containers[0].image_pull_policy = Some("Always".to_owned());
         pod
     };
     let (code, reason) = refusal(tenants.create(&PostParams::default(), &complete("sees-all", 0)).await);
     assert!(code == 422 && reason.contains("NVIDIA_VISIBLE_DEVICES with value void"), "{code} {reason}");
     tenants.create(&PostParams::default(), &complete("works-too", 1)).await.unwrap();
+    for kept in ["IfNotPresent", "Never"] {
+        let mut cached = complete("runs-kept-image", 1);
+        cached.spec.as_mut().unwrap().containers[0].image_pull_policy = Some(kept.to_owned());
+        let (code, reason) = refusal(tenants.create(&PostParams::default(), &cached).await);
+        assert!(code == 422 && reason.contains("have imagePullPolicy Always"), "{kept}: {code} {reason}");
+    }
     let mut stated = complete("states", 0);
     let void = json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "void" }]);
     stated.spec.as_mut().unwrap().containers[0].env = Some(serde_json::from_value(void).unwrap());

@@ -1,5 +1,7 @@
 //! Lending through real Liqo, with only the rights of `deploy/agent/`, to a consumer that tries to get more.
 
+#[path = "liqo_donor/attempt.rs"]
+mod attempt;
 #[path = "liqo_donor/attempts.rs"]
 mod attempts;
 #[path = "liqo_donor/consumer.rs"]
@@ -10,18 +12,21 @@ mod lab;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use comity_agent_liqo::donor::{Grants, POLICY_NAMES, PolicyKeeper, slice_user};
+use comity_agent_liqo::donor::{Grants, POLICIES_MANIFEST, POLICY_NAMES, PolicyKeeper, slice_user};
 use comity_agent_liqo::{LiqoPeer, TenantRequest};
 use comity_agent_model::delivery_error::DeliveryError;
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio::sync::watch;
 
 use crate::cluster::{PATIENCE, eventually};
-use attempts::{ATTEMPTS, Attempt};
+use attempt::Attempt;
+use attempts::ATTEMPTS;
 use lab::{Lab, POD_NAMESPACE, TENANT_NAMESPACE};
 
 pub(crate) async fn lending_through_liqo() {
@@ -39,8 +44,12 @@ pub(crate) async fn lending_through_liqo() {
     writes_by_others_are_reverted(&lab, &consumer).await;
     liqo_alone_signs_consumers_into_any_group(&lab, &consumer).await;
 
-    let keeper = PolicyKeeper::start(lab.agent.clone(), lab.policy_settings(), lab.grants.subscribe());
-    assert!(keeper.health().borrow().is_err(), "nothing is well before it has been looked at");
+    let keeper = lab.keep_policies();
+    wait_for(&mut keeper.health(), "the owner is told what is missing", |health| {
+        health.as_ref().is_err_and(|reason| reason.contains(POLICIES_MANIFEST) && reason.contains("comity-liqo-pod"))
+    })
+    .await;
+    lab.restore_policies().await;
     wait_for(&mut keeper.health(), "the policies are in force", |health| health.is_ok()).await;
     for attempt in ATTEMPTS.iter() {
         wrong.extend(with_policies(&lab, &consumer, attempt).await);
@@ -48,7 +57,9 @@ pub(crate) async fn lending_through_liqo() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     println!("{} attempts refused", ATTEMPTS.len());
     honest_use_works(&lab, &consumer).await;
-    policies_are_restored(&lab, &keeper).await;
+    guests_reach_no_private_network(&lab).await;
+    nothing_is_lent_without_each_policy(&lab, &keeper).await;
+    the_agent_cannot_weaken_the_policies(&lab).await;
     a_lease_that_ends_is_over(&lab, &consumer, &keeper).await;
     removal_leaves_nothing(&lab, &consumer).await;
     a_consumer_by_token_is_limited_too(&lab, &keeper).await;
@@ -182,6 +193,17 @@ async fn writes_by_others_are_reverted(lab: &Lab, consumer: &consumer::Consumer)
     .await;
 }
 
+/// Before any pod was let in.
+async fn guests_reach_no_private_network(lab: &Lab) {
+    let policies = Api::<NetworkPolicy>::namespaced(lab.admin.clone(), POD_NAMESPACE);
+    let spec = policies.get("comity-egress").await.unwrap().spec.unwrap();
+    assert_eq!(spec.policy_types.unwrap(), ["Egress"]);
+    let blocks: Vec<_> = spec.egress.unwrap().into_iter().filter_map(|rule| rule.to).flatten().collect();
+    let public = blocks.iter().filter_map(|peer| peer.ip_block.as_ref()).find(|block| block.cidr == "0.0.0.0/0");
+    let closed = public.unwrap().except.clone().unwrap();
+    assert!(["10.0.0.0/8", "169.254.0.0/16"].iter().all(|network| closed.contains(&(*network).to_owned())));
+}
+
 async fn honest_use_works(lab: &Lab, consumer: &consumer::Consumer) {
     consumer.shadow_pod("honest", |_| ()).await.unwrap();
     let pods = Api::<Pod>::namespaced(lab.admin.clone(), POD_NAMESPACE);
@@ -198,7 +220,7 @@ async fn honest_use_works(lab: &Lab, consumer: &consumer::Consumer) {
     }
 }
 
-async fn policies_are_restored(lab: &Lab, keeper: &PolicyKeeper) {
+async fn nothing_is_lent_without_each_policy(lab: &Lab, keeper: &PolicyKeeper) {
     let mut health = keeper.health();
     let breaks = [
         vec!["delete", "validatingadmissionpolicy", POLICY_NAMES[3]],
@@ -220,7 +242,6 @@ async fn policies_are_restored(lab: &Lab, keeper: &PolicyKeeper) {
             r#"{"spec":{"failurePolicy":"Ignore"}}"#,
         ],
         vec!["label", "validatingadmissionpolicy", POLICY_NAMES[1], "app.kubernetes.io/component-"],
-        vec!["-n", "comity-system", "delete", "configmap", "comity-liqo-grants"],
         vec![
             "patch",
             "validatingadmissionpolicy",
@@ -235,9 +256,55 @@ async fn policies_are_restored(lab: &Lab, keeper: &PolicyKeeper) {
         lab.donor().kubectl(&args).await.unwrap();
         let seen = tokio::time::timeout(PATIENCE, health.changed()).await;
         assert!(seen.is_ok_and(|result| result.is_ok()), "nothing was said of kubectl {args:?}");
-        wait_for(&mut health, "the policies are restored", |health| health.is_ok()).await;
-        println!("restored after kubectl {}", args.join(" "));
+        assert!(health.borrow_and_update().is_err(), "kubectl {args:?}");
+        lab.restore_policies().await;
+        wait_for(&mut health, "the owner's policies are in force again", |health| health.is_ok()).await;
     }
+    lab.donor().kubectl(&["-n", "comity-system", "delete", "configmap", "comity-liqo-grants"]).await.unwrap();
+    eventually("the agent writes the grants again", || async {
+        lab.donor().kubectl(&["-n", "comity-system", "get", "configmap", "comity-liqo-grants"]).await.is_ok()
+    })
+    .await;
+}
+
+/// Whoever controls the agent has its rights and no more.
+async fn the_agent_cannot_weaken_the_policies(lab: &Lab) {
+    let policies = Api::<ValidatingAdmissionPolicy>::all(lab.agent.clone());
+    let bindings = Api::<ValidatingAdmissionPolicyBinding>::all(lab.agent.clone());
+    let (ignore, audit) =
+        (json!({ "spec": { "failurePolicy": "Ignore" } }), json!({ "spec": { "validationActions": ["Audit"] } }));
+    for name in POLICY_NAMES {
+        let parameters = PatchParams::default();
+        let refused = [
+            policies.patch(name, &parameters, &Patch::Merge(&ignore)).await.map(drop),
+            bindings.patch(name, &parameters, &Patch::Merge(&audit)).await.map(drop),
+            policies.delete(name, &DeleteParams::default()).await.map(drop),
+            bindings.delete(name, &DeleteParams::default()).await.map(drop),
+        ];
+        for result in refused {
+            assert!(
+                result.is_err_and(|error| matches!(error, kube::Error::Api(status) if status.code == 403)),
+                "{name}"
+            );
+        }
+    }
+    // Another account with the right to write ConfigMaps of the agent's namespace grants nothing to consumers.
+    let as_other = ["--as=system:serviceaccount:default:default", "--as-group=writers"];
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": { "name": "writers", "namespace": "comity-system" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "admin" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "writers" }],
+    });
+    lab.donor().kubectl_with_input(&["apply", "-f", "-"], &binding.to_string()).await.unwrap();
+    let patch =
+        ["-n", "comity-system", "patch", "configmap", "comity-liqo-grants", "-p", r#"{"data":{"user.x":"origin"}}"#];
+    eventually("only the agent writes the grants", || async {
+        let refused = lab.donor().kubectl(&[&patch[..], &as_other[..]].concat()).await;
+        refused.is_err_and(|error| error.to_string().contains("written by this cluster's agent"))
+    })
+    .await;
+    lab.donor().kubectl(&["-n", "comity-system", "delete", "rolebinding", "writers"]).await.unwrap();
 }
 
 async fn a_lease_that_ends_is_over(lab: &Lab, consumer: &consumer::Consumer, keeper: &PolicyKeeper) {

@@ -163,7 +163,9 @@ impl Half {
 async fn relay(origin: &mut Half, donor: &mut Half) -> (NetworkStatus, NetworkStatus) {
     let (at_origin, at_donor) = (origin.apply().await, donor.apply().await);
     let sent = |side: Side, seen: &ObservedNetwork| {
-        seen.local.as_ref().map(|local| NetworkState::read(side, &local.encode(), &[]).unwrap())
+        seen.local
+            .as_ref()
+            .map(|local| NetworkState::read(side, &local.encode(), &["0.0.0.0/0".parse().unwrap()]).unwrap())
     };
     donor.received = sent(Side::Origin, &at_origin).or(donor.received.take());
     origin.received = sent(Side::Donor, &at_donor).or(origin.received.take());

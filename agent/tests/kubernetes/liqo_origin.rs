@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::origin::{DonorLine, LiqoOrigin, MaintenanceSettings, OriginSettings, SliceRequest};
+use comity_agent_model::delivery_error::DeliveryError;
 use comity_testkit::{self as testkit, RealClusters, Where};
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Event, Namespace, Node, Pod, Secret};
 use kube::Api;
-use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
+use kube::api::{DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -56,8 +57,10 @@ pub(crate) async fn run(clusters: &RealClusters) {
 
     the_network_is_found(&origin, clusters).await;
     the_keys_are_exchanged(&origin, &donor).await;
+    submitter_targets_other_tenants_namespace(&setting, &origin).await;
+    broker_invents_lease_for_foreign_namespace(&setting, &origin).await;
     a_lease_is_a_node(&setting, &origin).await;
-    pods_of_other_namespaces_stay_off_the_node(&setting).await;
+    pod_of_tenant_b_tolerates_lease_taint_of_a(&setting).await;
     finished_pods_make_room(&setting).await;
     a_node_recovers_from_a_cut_line(&setting, clusters).await;
     an_idle_node_serves_the_next_lease(&setting, &origin).await;
@@ -81,6 +84,7 @@ fn request(id: &str) -> SliceRequest {
         slice: id.into(),
         resources: resources.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
         target_namespace: "team-a".into(),
+        tenant: "vision".into(),
     }
 }
 
@@ -124,11 +128,75 @@ async fn a_lease_is_a_node(setting: &Setting, origin: &LiqoOrigin) {
     assert_eq!((ours.value.as_deref(), ours.effect.as_str()), (Some("lease-7"), "NoSchedule"));
     let kubelets = Api::<Pod>::namespaced(setting.origin.clone(), TENANT).list(&ListParams::default()).await.unwrap();
     let arguments = kubelets.items[0].spec.as_ref().unwrap().containers[0].args.clone().unwrap();
-    assert!(arguments.contains(&"--enable-apiserver-support=false".to_owned()), "{arguments:?}");
+    for wanted in ["--enable-apiserver-support=false", "--secret-reflection-type=AllowList"] {
+        assert!(arguments.iter().any(|argument| argument == wanted), "{arguments:?}");
+    }
+    assert_eq!(
+        arguments.iter().rfind(|argument| argument.starts_with("--secret-reflection-type")).unwrap(),
+        "--secret-reflection-type=AllowList",
+        "the last one counts"
+    );
+    only_allowed_secrets_are_reflected(setting).await;
+}
+
+/// Liqo copies Secrets of the namespace to the donor only if their owner says so.
+async fn only_allowed_secrets_are_reflected(setting: &Setting) {
+    let here = Api::<Secret>::namespaced(setting.origin.clone(), "team-a");
+    let secret = |name: &str, allow: serde_json::Value| {
+        let metadata = json!({ "name": name, "annotations": allow });
+        serde_json::from_value(json!({ "metadata": metadata, "stringData": { "key": "value" } })).unwrap()
+    };
+    here.create(&PostParams::default(), &secret("kept", json!({}))).await.unwrap();
+    here.create(&PostParams::default(), &secret("shown", json!({ "liqo.io/allow-reflection": "true" }))).await.unwrap();
+    let there = Api::<Secret>::namespaced(setting.donor.clone(), "team-a-origin");
+    eventually("the Secret is reflected", async || there.get_opt("shown").await.unwrap().is_some()).await;
+    assert!(there.get_opt("kept").await.unwrap().is_none(), "a Secret that nobody allowed lies on the donor");
+}
+
+/// A NamespaceOffloading, as an attacker who has the agent's token makes it.
+async fn offload(setting: &Setting, namespace: &str, tenant: &str) -> Result<(), String> {
+    let api = Api::<DynamicObject>::namespaced_with(
+        setting.agent.clone(),
+        namespace,
+        &comity_agent_liqo::namespace_offloading(),
+    );
+    let object = json!({
+        "apiVersion": "offloading.liqo.io/v1beta1", "kind": "NamespaceOffloading",
+        "metadata": { "name": "offloading", "labels": { "comity.dev/tenant": tenant } },
+        "spec": { "podOffloadingStrategy": "LocalAndRemote" },
+    });
+    let made = api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await;
+    made.map(drop).map_err(|error| error.to_string())
+}
+
+/// The broker admits a request of tenant vision that names a namespace of tenant speech.
+async fn submitter_targets_other_tenants_namespace(setting: &Setting, origin: &LiqoOrigin) {
+    let request = SliceRequest { target_namespace: "team-b".into(), ..request("lease-6") };
+    let refused = origin.accept(&peer(), &request).await.unwrap_err();
+    assert!(matches!(refused, DeliveryError::Permanent { code: "foreign-target-namespace", .. }), "{refused}");
+    assert!(origin.list().await.unwrap().is_empty(), "nothing was asked of the donor");
+    let refused = offload(setting, "team-b", "vision").await.unwrap_err();
+    assert!(refused.contains("team-b belongs to another tenant"), "{refused}");
+}
+
+/// The broker says a tenant that fits; nobody in this cluster let the namespace leave it.
+async fn broker_invents_lease_for_foreign_namespace(setting: &Setting, origin: &LiqoOrigin) {
+    let namespaces = Api::<Namespace>::all(setting.origin.clone());
+    let label = async |offload: Option<&str>| {
+        let patch = json!({ "metadata": { "labels": { "comity.dev/offload": offload } } });
+        namespaces.patch("team-b", &PatchParams::default(), &Patch::Merge(&patch)).await.unwrap();
+    };
+    label(None).await;
+    let request = SliceRequest { target_namespace: "team-b".into(), tenant: "speech".into(), ..request("lease-6") };
+    let refused = origin.accept(&peer(), &request).await.unwrap_err();
+    assert!(matches!(refused, DeliveryError::Permanent { code: "namespace-not-opted-in", .. }), "{refused}");
+    let refused = offload(setting, "team-b", "speech").await.unwrap_err();
+    assert!(refused.contains("team-b is not labelled comity.dev/offload=true"), "{refused}");
+    label(Some("true")).await;
 }
 
 /// Any user who may create pods can write the lease's selector and tolerations, or every toleration.
-async fn pods_of_other_namespaces_stay_off_the_node(setting: &Setting) {
+async fn pod_of_tenant_b_tolerates_lease_taint_of_a(setting: &Setting) {
     let maps = Api::<ConfigMap>::namespaced(setting.origin.clone(), "comity-system");
     maps.delete("comity-virtual-nodes", &DeleteParams::default()).await.unwrap();
     let published = async || maps.get_opt("comity-virtual-nodes").await.unwrap().and_then(|map| map.data);

@@ -125,7 +125,7 @@ impl Agent {
 }
 
 fn lease(id: u64, profile: &str, device: u32, starts: &[u8]) -> Lease {
-    let share = DeviceShare { device, milli: 1_000, mig_starts: starts.to_vec() };
+    let share = DeviceShare { device, milli: 1_000, mig_starts: starts.to_vec(), ..DeviceShare::default() };
     let node = NodePlacement { node: SALT.node_id(NODE), devices: vec![share], ..NodePlacement::default() };
     let donor = "donor".parse().unwrap();
     Lease {

@@ -40,6 +40,7 @@ mod properties;
 pub use broker::BrokerRequests;
 pub use burst_loop::{BurstContext, run};
 pub use burst_request::BurstRequest;
+pub use comity_agent_model::lease::target_namespace::{OFFLOAD_LABEL, TENANT_LABEL};
 pub use facts::namespace::Rules;
 pub(crate) use facts::namespace::duration_ms;
 pub use facts::pod::{Owner, PodFacts, PodRef};
@@ -51,10 +52,6 @@ pub use requests::{RequestError, Requests};
 pub use settings::BurstSettings;
 pub use snapshot::{BurstSnapshot, EndedRequest, InFlight, LeaseFacts, LeaseStage, PodView, RequestFacts};
 
-/// Label of namespaces whose GPU pods may burst: "true". On a pod, "false" keeps it in this cluster.
-pub const OFFLOAD_LABEL: &str = "comity.dev/offload";
-/// Label of a namespace with its tenant.
-pub const TENANT_LABEL: &str = "comity.dev/tenant";
 /// Label or annotation of a namespace, and annotation of a pod: the requested GPU class.
 pub const CLASS: &str = "comity.dev/class";
 /// Annotation of a pod: requested priority class.

@@ -6,9 +6,9 @@
 //! - Where HAMi shares the GPUs, containers get the limits of the lease's share, and the pod its devices.
 //! - Where the donor runs guests under a RuntimeClass, pods name it.
 //! - Unless the donor's configuration says otherwise, containers that request no NVIDIA GPU get
-//!   `NVIDIA_VISIBLE_DEVICES=void`, because their image may ask for all.
+//!   `NVIDIA_VISIBLE_DEVICES=void`, because their image may ask for all, and all get `imagePullPolicy: Always`.
 //!
-//! It only adds what a pod leaves out. Quotas and the policies in `deploy/agent/` refuse every other value, so its
+//! Apart from that it only adds what a pod leaves out. Quotas and the policies in `deploy/agent/` refuse every other value, so its
 //! failure policy is `Ignore`: without the agent an incomplete pod is refused, and a complete one is not.
 
 mod claims_in_use;
@@ -20,7 +20,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
-use comity_agent_model::guest_labels::{RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
+use comity_agent_model::guest_labels::{ALWAYS_PULL_LABEL, RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
 use comity_agent_model::lease::lease_id::{LEASE_LABEL, lease_of_namespace};
 use comity_runtime::Clock;
 use futures::future::BoxFuture;
@@ -157,11 +157,18 @@ pub fn lease_pods_registration() -> Registration {
         { "key": VOID_DEVICES_LABEL, "operator": "NotIn", "values": ["true"] },
         { "key": RUNTIME_CLASS_LABEL, "operator": "Exists" },
     ]);
+    let with_pulled_images = json!([
+        { "key": LEASE_LABEL, "operator": "DoesNotExist" },
+        { "key": VOID_DEVICES_LABEL, "operator": "NotIn", "values": ["true"] },
+        { "key": RUNTIME_CLASS_LABEL, "operator": "DoesNotExist" },
+        { "key": ALWAYS_PULL_LABEL, "operator": "In", "values": ["true"] },
+    ]);
     let webhooks = vec![
         webhook("lease-pods.comity.dev", leases, json!([])),
         webhook("virtual-node-pods.comity.dev", remote, on_several_nodes),
         webhook("guest-pods.comity.dev", with_void_devices, json!([])),
         webhook("runtime-class-pods.comity.dev", with_runtime_class, json!([])),
+        webhook("pulled-pods.comity.dev", with_pulled_images, json!([])),
     ];
     Registration { name: LEASE_PODS_WEBHOOK, path: "/lease-pods", webhooks }
 }

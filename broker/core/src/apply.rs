@@ -4,8 +4,11 @@ pub mod command;
 mod consequences;
 pub mod entry;
 
+use crate::apply::command::Command;
 use crate::apply::entry::LogEnvelope;
+use crate::model::actor::Actor;
 use crate::model::idempotency;
+use crate::model::refusal::Refusal;
 use crate::model::reply::Applied;
 use crate::state::State;
 use crate::state::transition::{IllegalChange, Transition};
@@ -24,7 +27,7 @@ impl State {
             return Ok(Applied { reply, revision: self.revision, changes: Vec::new() });
         }
         let mut transition = Transition::begin(self, &entry.actor, &entry.traceparent);
-        let reply = entry.command.apply(&mut transition);
+        let reply = check_actor(transition.state(), entry).and_then(|()| entry.command.apply(&mut transition));
         let changes = transition.finish(&reply)?;
         // Do not store refusals: a caller who fixes the cause may repeat the same call.
         if let (Some(key), Ok(_)) = (&entry.idempotency, &reply) {
@@ -33,5 +36,14 @@ impl State {
         #[cfg(debug_assertions)]
         crate::state::invariants::assert_all(self);
         Ok(Applied { reply, revision: self.revision, changes })
+    }
+}
+
+/// Refuses an evicted or suspended cluster, whichever broker admitted it: that broker may lag. It may join again.
+fn check_actor(state: &State, entry: &LogEnvelope) -> Result<(), Refusal> {
+    match (&entry.actor, &entry.command) {
+        (Actor::Cluster(_), Command::JoinCluster(_)) => Ok(()),
+        (Actor::Cluster(cluster), _) => state.check_part(cluster),
+        _ => Ok(()),
     }
 }

@@ -11,6 +11,8 @@ pub mod occupancy;
 pub(crate) mod offered;
 pub(crate) mod queue;
 pub(crate) mod reclaim_history;
+pub(crate) mod replies_by_caller;
+mod standing;
 pub(crate) mod timers;
 pub(crate) mod transition;
 pub(crate) mod usable;
@@ -36,6 +38,7 @@ use crate::model::lease::Lease;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::request::Request;
+use crate::model::revocation::{Exclusion, Revocation};
 use crate::model::settings::Settings;
 use crate::model::time::{Millis, Timestamp};
 use crate::model::work::{WorkMix, WorkType};
@@ -45,6 +48,7 @@ use crate::state::occupancy::Occupancy;
 use crate::state::offered::DeviceCounts;
 use crate::state::queue::Queue;
 use crate::state::reclaim_history::ReclaimHistory;
+use crate::state::replies_by_caller::RepliesByCaller;
 use crate::state::timers::{Due, Timers};
 use crate::state::usable::Usable;
 
@@ -105,6 +109,15 @@ pub struct Records {
     pub last_overdue: Timestamp,
     /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::model::limits::MAX_BROKERS).
     pub brokers: BTreeMap<u64, BrokerRecord>,
+    /// Number of revocations until now: the generation of certificates issued now.
+    #[serde(default)]
+    pub certificate_generation: u64,
+    /// Revoked users, by name; at most [`MAX_REVOKED_USERS`](crate::model::limits::MAX_REVOKED_USERS).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub revoked_users: BTreeMap<String, Revocation>,
+    /// Suspended institutions; at most [`MAX_SUSPENSIONS`](crate::model::limits::MAX_SUSPENSIONS).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub suspensions: BTreeMap<InstitutionId, Exclusion>,
     /// Offset from leaders' log clocks to log time: the sum of all re-bases, in milliseconds.
     pub time_shift_ms: i64,
     /// When the last leader began its term.
@@ -125,9 +138,12 @@ pub(crate) struct Derived {
     pub(crate) device_counts: BTreeMap<ClusterId, DeviceCounts>,
     pub(crate) usable: Usable,
     pub(crate) timers: Timers,
+    pub(crate) replies: RepliesByCaller,
     pub(crate) queued: BTreeSet<RequestId>,
     /// Number of waiting requests per tenant.
     pub(crate) queued_by: BTreeMap<TenantId, usize>,
+    /// Number of waiting requests per institution of the policy in force.
+    pub(crate) queued_by_institution: BTreeMap<String, usize>,
     pub(crate) queue: Queue,
     pub(crate) holdings: Holdings,
     /// Lendable capacity of each cluster's offer, and their total.
@@ -199,6 +215,12 @@ impl State {
     #[must_use]
     pub fn queued_of(&self, tenant: &TenantId) -> usize {
         self.derived.queued_by.get(tenant).copied().unwrap_or_default()
+    }
+
+    /// Number of waiting requests of an institution's tenants.
+    #[must_use]
+    pub fn queued_of_institution(&self, institution: &str) -> usize {
+        self.derived.queued_by_institution.get(institution).copied().unwrap_or_default()
     }
 
     /// The mix of recent work.
@@ -302,6 +324,7 @@ impl Derived {
         }
         for (name, record) in &state.idempotency {
             derived.timers.set(Due::Idempotency(name.clone()), Some(record.at.after(idempotency::KEPT_FOR)));
+            derived.replies.add(name, record.at);
         }
         derived
     }
@@ -309,12 +332,16 @@ impl Derived {
     pub(crate) fn note_request(&mut self, id: RequestId, request: &Request, policy: Option<&PolicyRecord>) {
         let queued = request.state == RequestState::Queued;
         let tenant = &request.spec.tenant;
+        let institution = || policy.and_then(|record| record.bundle.institution_of_tenant(tenant.as_str()));
         if queued && self.queued.insert(id) {
             *self.queued_by.entry(tenant.clone()).or_default() += 1;
+            if let Some(institution) = institution() {
+                *self.queued_by_institution.entry(institution.to_owned()).or_default() += 1;
+            }
         } else if !queued && self.queued.remove(&id) {
-            let waiting = self.queued_by.remove(tenant).unwrap_or_default();
-            if waiting > 1 {
-                self.queued_by.insert(tenant.clone(), waiting - 1);
+            count_down(&mut self.queued_by, tenant);
+            if let Some(institution) = institution() {
+                count_down(&mut self.queued_by_institution, institution);
             }
         }
         if queued && request.room_at.is_some() {
@@ -387,6 +414,16 @@ impl Derived {
             && *index == ClusterIndex::default()
         {
             self.by_cluster.remove(cluster);
+        }
+    }
+}
+
+/// Counts one less, and removes a count of zero.
+fn count_down<K: Ord + std::borrow::Borrow<Q>, Q: Ord + ?Sized>(counts: &mut BTreeMap<K, usize>, key: &Q) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
         }
     }
 }

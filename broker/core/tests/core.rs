@@ -3,6 +3,8 @@
 
 #[path = "core/batch.rs"]
 mod batch;
+#[path = "core/bounds.rs"]
+mod bounds;
 #[path = "core/boxes.rs"]
 mod boxes;
 #[path = "core/chains.rs"]
@@ -57,6 +59,8 @@ mod reclaims;
 mod refusals;
 #[path = "core/revisions.rs"]
 mod revisions;
+#[path = "core/revocations.rs"]
+mod revocations;
 #[path = "core/spread.rs"]
 mod spread;
 #[path = "core/time.rs"]

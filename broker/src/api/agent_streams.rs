@@ -1,10 +1,17 @@
 //! Allows one stream per cluster on this broker. A newer stream replaces the older one, which may be a dead connection.
+//! Streams before their hello and replaced ones are bounded too, because each may hold a large message.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use comity_runtime::tls::{HeldSlots, KeyedSlots, SlotLimit};
 use comity_types::ClusterId;
 use tokio::sync::watch;
+
+use crate::api::rpc_error::RpcError;
+
+/// Open streams of one cluster: the newest, and replaced ones that have yet to close.
+pub const MAX_STREAMS_PER_CLUSTER: usize = 4;
 
 type Live = BTreeMap<ClusterId, Holder>;
 
@@ -30,6 +37,7 @@ struct Holder {
 #[derive(Debug, Clone, Default)]
 pub struct AgentStreams {
     live: Arc<Mutex<Live>>,
+    open: KeyedSlots<ClusterId>,
 }
 
 /// A cluster's slot for its stream; released on drop.
@@ -42,6 +50,18 @@ pub struct Seat {
 }
 
 impl AgentStreams {
+    /// Counts a stream until the result is dropped.
+    ///
+    /// # Errors
+    /// [`RpcError::LimitReached`].
+    pub fn open(&self, cluster: &ClusterId) -> Result<HeldSlots<ClusterId>, RpcError> {
+        let limit = SlotLimit { key: cluster.clone(), most: MAX_STREAMS_PER_CLUSTER };
+        self.open.take([limit]).map_err(|SlotLimit { key, most }| RpcError::LimitReached {
+            reason: format!("cluster {key} has {most} open streams, which is the limit of one cluster"),
+            remedy: "run one agent per cluster, and connect again once an older stream has closed",
+        })
+    }
+
     /// Takes the cluster's slot for a process of its agent; the previous stream is told to end.
     #[must_use]
     pub fn take(&self, cluster: &ClusterId, instance: &str) -> Seat {
@@ -101,6 +121,19 @@ mod tests {
         assert_eq!(streams.lock().len(), 1);
         drop(second);
         assert!(streams.lock().is_empty());
+    }
+
+    #[test]
+    fn one_cluster_has_a_bounded_number_of_open_streams() {
+        let streams = AgentStreams::default();
+        let cluster = |name: &str| ClusterId::parse(name, "cluster").expect("a label");
+        let mut open: Vec<_> =
+            (0..MAX_STREAMS_PER_CLUSTER).map(|_| streams.open(&cluster("campus")).expect("room")).collect();
+        let refusal = streams.open(&cluster("campus")).expect_err("no room").to_string();
+        assert_eq!(refusal, "cluster campus has 4 open streams, which is the limit of one cluster");
+        streams.open(&cluster("other")).expect("room of its own");
+        open.pop();
+        streams.open(&cluster("campus")).expect("room again");
     }
 
     #[test]

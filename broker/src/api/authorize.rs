@@ -25,6 +25,10 @@ pub enum Rpc {
     Join,
     JoinUser,
     JoinBroker,
+    EvictCluster,
+    RevokeUser,
+    SuspendInstitution,
+    ResumeInstitution,
     RenewCertificate,
     WhoAmI,
     ListClusters,
@@ -104,11 +108,15 @@ impl Rpc {
             // A cluster submits requests for its own pods, renews the leases that they use, and releases the others.
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease | Self::RenewLease => &[Cluster, Submitter],
             Self::CheckpointLease => &[Submitter],
-            // A broker's certificate proves access to the authority's key: with it somebody can name broker operators.
+            // A broker's certificate proves access to the intermediate's key: with it somebody can name broker operators.
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin, Broker],
             Self::ApplyPolicy => &[Admin, BrokerOperator, Broker],
-            Self::ChangeMembers | Self::RebaseTime | Self::InviteUser => &[Admin],
-            Self::InviteCluster => &[Operator, Admin],
+            Self::ChangeMembers
+            | Self::RebaseTime
+            | Self::InviteUser
+            | Self::SuspendInstitution
+            | Self::ResumeInstitution => &[Admin],
+            Self::InviteCluster | Self::EvictCluster | Self::RevokeUser => &[Operator, Admin],
             Self::GetRaftStatus => &[Operator, Admin, Broker],
         }
     }
@@ -125,6 +133,9 @@ impl Rpc {
             Self::CheckJoin => "check a join token",
             Self::Join | Self::JoinUser | Self::JoinBroker => "join the federation",
             Self::WhoAmI => "read its own rights",
+            Self::EvictCluster => "evict clusters",
+            Self::RevokeUser => "revoke users",
+            Self::SuspendInstitution | Self::ResumeInstitution => "suspend and resume institutions",
             Self::RenewCertificate => "renew a certificate",
             Self::ListClusters | Self::GetCluster => "see clusters",
             Self::ListOffers | Self::GetOffer => "see offers",
@@ -414,73 +425,4 @@ pub fn may_invite(caller: &Caller, bundle: Option<&Bundle>, cluster: &ClusterId)
 }
 
 #[cfg(test)]
-mod tests {
-    use comity_runtime::spiffe::TrustDomain;
-    use comity_runtime::spiffe::{ClusterName, SpiffeId, UserName};
-
-    use super::*;
-
-    fn bundle() -> Bundle {
-        let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/examples");
-        let files = comity_policy::read_directory(std::path::Path::new(policy)).expect("readable");
-        Bundle::compile(&comity_policy::BundleSource { files, commit: None }).expect("valid")
-    }
-
-    fn user(name: &str) -> Caller {
-        let domain = TrustDomain::new("comity.example").expect("a domain");
-        Caller::User(SpiffeId::user(domain, UserName::new(name).expect("a name")))
-    }
-
-    #[test]
-    fn a_cluster_decides_about_its_own_requests_only() {
-        let bundle = bundle();
-        let domain = TrustDomain::new("comity.example").expect("a domain");
-        let tenant: TenantId = "poly-ml".parse().expect("a tenant");
-        let campus: ClusterId = "polytech-campus".parse().expect("a cluster");
-        let id = SpiffeId::cluster(domain, ClusterName::new("polytech-campus").expect("a name"));
-        let cluster = Caller::Cluster(id, campus.clone());
-        for (owner, may) in [(cluster.name(), true), (user("alice").name(), false)] {
-            assert!(may_change(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok());
-            assert_eq!(may_decide(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok(), may, "{owner}");
-        }
-        assert!(may_decide(&user("alice"), Some(&bundle), &tenant, &campus, &user("alice").name()).is_ok());
-    }
-
-    #[test]
-    fn a_denial_names_the_entry_that_would_permit_the_call() {
-        let bundle = bundle();
-        for (rpc, name, reason, entry) in [
-            (
-                Rpc::GetRaftStatus,
-                "alice",
-                "may not read the broker group's status",
-                "spec.operators of its Institution",
-            ),
-            (Rpc::ApplyPolicy, "alice", "may not apply policy", "spec.maintainers of the Federation"),
-            (Rpc::InviteBroker, "ingrid", "may not invite brokers", "spec.brokerOperators of the Federation"),
-            (Rpc::SubmitRequest, "hana", "may not submit requests", "role: submitter"),
-            (Rpc::ListLeases, "mallory", "may not see leases", "role: viewer"),
-        ] {
-            let RpcError::Refused(refusal) =
-                authorize(rpc, &user(name), Some(&bundle), &BTreeSet::new()).expect_err("denied")
-            else {
-                panic!("{rpc:?}")
-            };
-            assert!(refusal.reason.ends_with(reason), "{refusal}");
-            assert!(refusal.remedy.contains(entry), "{refusal}");
-            assert!(refusal.remedy.contains(&format!("spiffe://comity.example/user/{name}")), "{refusal}");
-        }
-    }
-
-    #[test]
-    fn a_misspelt_tenant_is_no_missing_role() {
-        let bundle = bundle();
-        let tenant = |name: &str| TenantId::parse(name, "tenant").expect("an id");
-        let code = |caller: &str, name: &str| {
-            may_view_tenant(&user(caller), Some(&bundle), &tenant(name)).expect_err("refused").code
-        };
-        assert_eq!(code("alice", "poly-lm"), Code::NotFound);
-        assert_eq!(code("alice", "startup-robots"), Code::PermissionDenied);
-        assert_eq!(code("mallory", "poly-lm"), Code::PermissionDenied);
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@
 pub mod agent;
 pub mod answer;
 pub mod cluster;
+pub mod csr;
 mod data;
 pub mod delivery;
 mod fault;
@@ -17,11 +18,19 @@ pub mod request;
 pub mod rights;
 pub(crate) mod wiring;
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use comity_core::{Refusal, Timestamp};
 
 /// Milliseconds of a time; 0 for none.
 pub(crate) fn time_or_zero(time: Option<Timestamp>) -> u64 {
     time.map_or(0, |time| time.0)
+}
+
+/// A wall-clock time as the API and the log have it.
+pub(crate) fn timestamp(time: SystemTime) -> Timestamp {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// A count as `u32`, saturating.

@@ -8,6 +8,7 @@
 //! Each call becomes a gRPC call inside the process, so identity, authorization, limits and traces are those of gRPC.
 
 pub mod body_deadline;
+pub mod body_size;
 pub mod call;
 pub mod connect_error;
 pub mod connection_calls;

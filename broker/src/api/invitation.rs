@@ -30,7 +30,7 @@ impl Lifetimes {
         max_ms: 7 * 24 * 60 * MINUTE_MS,
         remedy: "use 0 for one hour, or 60000 (a minute) to 604800000 (7 days)",
     };
-    /// Tokens of brokers, which are as powerful as the authority's key.
+    /// Tokens of brokers, which are as powerful as the intermediate's key.
     pub const BROKER: Self = Self {
         default_ms: 15 * MINUTE_MS,
         max_ms: 60 * MINUTE_MS,
@@ -81,7 +81,7 @@ pub async fn invite(
     idempotency: Idempotency,
     command: impl FnOnce(String) -> Command,
 ) -> Result<NewToken, RpcError> {
-    let secret = join_secret::derive(&context.ca, &caller.name(), invited, &idempotency.key);
+    let secret = join_secret::derive(&context.invitation_key, &caller.name(), invited, &idempotency.key);
     let command = command(join_secret::hash_hex(secret.expose()));
     let applied = context.propose(caller, command, Some(idempotency)).await?;
     let suggested = |refusal: Refusal| context.with_suggestion(caller, refusal.into());

@@ -215,7 +215,7 @@ fn grpc_code(code: RefusalCode) -> Code {
     match code {
         RefusalCode::InvalidField => Code::InvalidArgument,
         RefusalCode::NotFound => Code::NotFound,
-        RefusalCode::PolicyDenied | RefusalCode::PermissionDenied => Code::PermissionDenied,
+        RefusalCode::PolicyDenied | RefusalCode::PermissionDenied | RefusalCode::Revoked => Code::PermissionDenied,
         RefusalCode::IdempotencyConflict => Code::AlreadyExists,
         RefusalCode::PolicyChanged => Code::Aborted,
         RefusalCode::InvalidToken => Code::Unauthenticated,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::Args;
 use comity_runtime::host_name::HostName;
@@ -50,6 +51,11 @@ pub(super) struct RunOptions {
     pub(super) admin_listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(super) hosts: HostArgs,
+    /// Directory of an authority that another program keeps current: tls.crt, tls.key, ca.crt.
+    ///
+    /// Such as a mounted Secret of cert-manager. Default: DATA/ca, which `comity-broker ca install` keeps.
+    #[arg(long, hide_short_help = true, help_heading = CERTIFICATES, env = "COMITY_BROKER_CA", value_name = "DIR")]
+    pub(super) ca: Option<PathBuf>,
     /// Validity of cluster certificates, in seconds; default 1 day.
     #[arg(long, hide_short_help = true, help_heading = CERTIFICATES, env = "COMITY_BROKER_CLUSTER_CERTIFICATES_S",
         value_name = "SECONDS")]

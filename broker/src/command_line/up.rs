@@ -20,7 +20,7 @@ use crate::provision::admin_context::{self, AdminContextError};
 use crate::provision::first_policy::{first_policy_dir, read_first_policy};
 use crate::provision::join_group::{JoinGroupError, join_group};
 use crate::provision::up_defaults::{HostFacts, default_institution};
-use crate::provision::{self, Init, ProvisionError};
+use crate::provision::{self, AuthoritySource, Init, ProvisionError};
 
 /// Ports of a broker whose listen addresses name none.
 const CLIENT_PORT: u16 = 7443;
@@ -80,6 +80,11 @@ pub(super) struct UpArgs {
     /// Default: your login name.
     #[arg(long, value_name = "NAME", conflicts_with = "join")]
     admin: Option<UserName>,
+    /// Directory of the root of a new federation: keep it offline.
+    ///
+    /// A root that is there already is used. Default: DATA-root.
+    #[arg(long, hide_short_help = true, value_name = "DIR", conflicts_with = "join")]
+    root_out: Option<PathBuf>,
     /// Print what a first start would choose.
     #[arg(long)]
     dry_run: bool,
@@ -164,7 +169,7 @@ impl UpError {
 
 /// How a data directory is to be filled.
 enum Plan {
-    Found { trust_domain: TrustDomain, institution: String, admin: UserName, address: MemberAddress },
+    Found { trust_domain: TrustDomain, institution: String, admin: UserName, address: MemberAddress, root: PathBuf },
     Join { token: JoinToken, address: MemberAddress },
 }
 
@@ -185,7 +190,7 @@ pub(super) async fn set_up(args: &UpArgs, ports: Ports) -> Result<Option<Ready>,
         }
         Ok(_) => {}
         Err(ConfigError::NotInitialised { .. }) => {
-            let plan = args.plan(&facts, ports)?;
+            let plan = args.plan(&facts, ports, &data)?;
             let listen = ports.listen();
             plan.describe(&data);
             if args.dry_run {
@@ -215,7 +220,7 @@ impl UpArgs {
         Ok(address)
     }
 
-    fn plan(&self, facts: &HostFacts, ports: Ports) -> Result<Plan, UpError> {
+    fn plan(&self, facts: &HostFacts, ports: Ports, data: &Path) -> Result<Plan, UpError> {
         let address = self.member_address(facts, ports)?;
         if let Some(argument) = &self.join {
             let token = JoinToken::from_argument(argument)?;
@@ -226,7 +231,8 @@ impl UpArgs {
         let institution = self.institution.clone().unwrap_or_else(|| default_institution(&trust_domain));
         InstitutionId::parse(&institution, "--institution")?;
         let admin = self.admin.clone().unwrap_or_else(|| facts.admin());
-        Ok(Plan::Found { trust_domain, institution, admin, address })
+        let root = self.root_out.clone().unwrap_or_else(|| AuthoritySource::root_beside(data));
+        Ok(Plan::Found { trust_domain, institution, admin, address, root })
     }
 }
 
@@ -238,10 +244,11 @@ impl Plan {
         say!("address         {}  (--address, --client-listen)", address.client);
         say!("for brokers     {}  (--address, --raft-listen)", address.raft);
         match self {
-            Self::Found { trust_domain, institution, admin, .. } => {
+            Self::Found { trust_domain, institution, admin, root, .. } => {
                 say!("trust domain    {trust_domain}  (--trust-domain)");
                 say!("institution     {institution}  (--institution)");
                 say!("maintainer      {admin}  (--admin)");
+                say!("root            {}  (--root-out)", root.display());
             }
             Self::Join { token, .. } => say!("becomes         {} at {}", token.id, token.brokers),
         }
@@ -249,7 +256,7 @@ impl Plan {
 
     async fn carry_out(&self, data: &Path) -> Result<(), UpError> {
         match self {
-            Self::Found { trust_domain, institution, admin, address } => {
+            Self::Found { trust_domain, institution, admin, address, root } => {
                 let init = Init {
                     data: data.to_owned(),
                     trust_domain: trust_domain.clone(),
@@ -262,7 +269,9 @@ impl Plan {
                     admin: admin.clone(),
                     admin_out: admin_context::admin_dir(data),
                 };
-                Ok(provision::found(&init, institution)?)
+                provision::found(&init, &AuthoritySource::Root(root.clone()), institution)?;
+                say!("{}", root_advice(root));
+                Ok(())
             }
             Self::Join { token, address } => {
                 comity_runtime::install_crypto_provider();
@@ -272,6 +281,15 @@ impl Plan {
             }
         }
     }
+}
+
+/// What to do with a new root.
+pub(super) fn root_advice(root: &Path) -> String {
+    format!(
+        "the root's key is in {}: carry the directory to an offline disk and delete it here; it is needed again for the \
+         next intermediate, in two months (comity-broker ca --help)",
+        root.display()
+    )
 }
 
 /// Messages and first policy after the start of a broker.

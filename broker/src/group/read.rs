@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comity_core::State;
+use comity_core::{State, snapshot};
 use openraft::ReadPolicy;
 use openraft::errors::RaftError;
 
@@ -34,6 +34,14 @@ impl Group {
             self.catch_up().await?;
         }
         Ok(self.inner.replica.read(|replicated| f(&replicated.state)))
+    }
+
+    /// A copy of the state without derived data, and the index of its last entry; `None` if that entry is `known`.
+    pub(crate) fn copy_after(&self, known: Option<u64>) -> Option<(u64, State)> {
+        self.inner.replica.read(|replicated| {
+            let entry = replicated.last_applied.map_or(0, |id| id.index);
+            (known != Some(entry)).then(|| (entry, snapshot::copy(&replicated.state)))
+        })
     }
 
     /// Waits until this broker has applied everything that was acknowledged before the call.

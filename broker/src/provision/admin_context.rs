@@ -75,12 +75,12 @@ fn hand_out_to(contexts: &Contexts, data: &Path, settings: &Settings) -> Result<
     let path = admin_dir(data);
     let waiting = IdentityDir::new(&path);
     let (pem, identity) = waiting.load()?;
-    let root = waiting.roots()?.sha256();
+    let roots = identity.roots();
     let base = identity.id().trust_domain().as_str();
     let is_free = |name: &str| match contexts.load(name) {
         Err(ContextError::Unknown { .. }) => Ok(true),
         // Written by an interrupted call.
-        Ok(context) => Ok(context.identity.roots().is_ok_and(|roots| roots.sha256() == root)),
+        Ok(context) => Ok(context.identity.roots().is_ok_and(|known| known.hashes().eq(roots.hashes()))),
         Err(error) => Err(error),
     };
     let names = std::iter::once(base.to_owned()).chain((2..MAX_NAMES).map(|number| format!("{base}-{number}")));

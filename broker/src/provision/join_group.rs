@@ -18,7 +18,7 @@ use zeroize::Zeroizing;
 
 use crate::config::{ConfigError, Settings, ca_dir};
 use crate::group::MemberAddress;
-use crate::provision::sealed_authority::{SEALING_SEED_BYTES, SealedAuthorityError, SealingKey};
+use crate::provision::sealed_authority::{GroupSecrets, SEALING_SEED_BYTES, SealedAuthorityError, SealingKey};
 use crate::provision::staging::Staging;
 use crate::provision::{ProvisionError, broker_identity, empty};
 
@@ -105,9 +105,9 @@ pub async fn join_group(token: &JoinToken, data: &Path, address: &MemberAddress)
         client_address: address.client.clone(),
     };
     let joined = call(token, request, broker).await?;
-    let sealed = Sealed { encapsulated_key: joined.encapsulated_key, ciphertext: joined.sealed_ca_key };
-    let ca = sealing.open(&sealed, &joined.ca_pem, &token.id)?;
-    check_pin(token.ca_sha256, &ca)?;
+    let sealed = Sealed { encapsulated_key: joined.encapsulated_key, ciphertext: joined.sealed_authority };
+    let GroupSecrets { authority, invitation_key } = sealing.open(&sealed, &joined.ca_pem, &token.id)?;
+    check_pin(token.ca_sha256, &authority)?;
     let member = |member: v1::RaftMember| {
         (member.id, MemberAddress { raft: member.raft_address, client: member.client_address })
     };
@@ -116,8 +116,9 @@ pub async fn join_group(token: &JoinToken, data: &Path, address: &MemberAddress)
     let settings = Settings { id: broker, members, bootstrap_admins: BTreeSet::new(), hosts: BTreeSet::new() };
     let store = || {
         settings.check()?;
-        ca.save(&ca_dir(&staging.path()))?;
-        broker_identity(&ca, &settings, &staging.path())?;
+        authority.save(&ca_dir(&staging.path()))?;
+        invitation_key.save(&staging.path()).map_err(ConfigError::from)?;
+        broker_identity(&authority, &settings, &staging.path())?;
         Ok(staging.publish(&[&seed_file]).map_err(ConfigError::from)?)
     };
     store().map_err(|source| JoinGroupError::NotStored { broker, path: data.to_owned(), source })?;
@@ -143,8 +144,9 @@ fn seed(path: &Path) -> Result<Zeroizing<[u8; SEALING_SEED_BYTES]>, FileError> {
 }
 
 fn check_pin(expected: RootHash, ca: &CertificateAuthority) -> Result<(), IdentityError> {
+    // Of two roots, the one that the token pins may be the old one.
     let found = ca.root_sha256();
-    if found == expected { Ok(()) } else { Err(IdentityError::Pin { expected, found }) }
+    if ca.roots().contains(&expected) { Ok(()) } else { Err(IdentityError::Pin { expected, found }) }
 }
 
 /// Repeats the same call until a broker answers it; the group answers a repeated call alike.

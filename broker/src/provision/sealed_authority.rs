@@ -1,18 +1,24 @@
-//! Seals the authority's private key for a new broker, with [`comity_runtime::sealing`].
+//! Seals what the brokers of a group share for a new one, with [`comity_runtime::sealing`]: the intermediate with its
+//! key, and the key of join tokens.
 //!
 //! The new broker makes a key pair for one join. Logs, traces and whatever terminates TLS on the way see ciphertext
-//! only. TLS authenticates the sender, by the root certificate that the token pins, and the opened key must belong to
-//! that root.
+//! only. TLS authenticates the sender, by the root certificate that the token pins, and the opened intermediate must
+//! belong to the roots.
+
+use std::sync::Arc;
 
 use comity_runtime::ca::{CaError, CertificateAuthority};
 use comity_runtime::entropy::Entropy;
 use comity_runtime::sealing::{self, SealContext, Sealed};
 use comity_runtime::secret::SecretString;
 use comity_runtime::spiffe::SpiffeId;
-use zeroize::Zeroizing;
+use serde::{Deserialize, Serialize};
+use zeroize::{Zeroize as _, Zeroizing};
+
+use crate::provision::invitation_key::InvitationKey;
 
 /// HPKE's `info`.
-const INFO: &[u8] = b"comity authority key v1";
+const INFO: &[u8] = b"comity authority v1";
 
 /// Bytes of the seed of a sealing key.
 pub const SEALING_SEED_BYTES: usize = 32;
@@ -24,11 +30,30 @@ pub enum SealedAuthorityError {
     #[error("the sealing key is not an X-Wing public key")]
     SealingKey,
     /// It does not open: changed, or sealed for another broker or key.
-    #[error("the authority's key does not open: it was changed, or is sealed for another broker")]
+    #[error("the authority does not open: it was changed, or is sealed for another broker")]
     DoesNotOpen,
-    /// The opened key is not that of the root certificate.
+    /// The opened intermediate does not belong to the roots.
     #[error(transparent)]
     Authority(#[from] CaError),
+}
+
+/// What all brokers of a group hold.
+#[derive(Debug, Clone)]
+pub struct GroupSecrets {
+    /// The authority.
+    pub authority: Arc<CertificateAuthority>,
+    /// The key of join tokens.
+    pub invitation_key: InvitationKey,
+}
+
+/// The plaintext, as JSON.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Content<'a> {
+    /// Has escapes, so that it is not borrowed.
+    chain_pem: String,
+    key_pem: String,
+    invitation_key: &'a str,
 }
 
 /// The key pair of one join.
@@ -65,7 +90,7 @@ impl SealingKey {
         &self.public
     }
 
-    /// Opens an authority that was sealed for `broker`.
+    /// Opens what was sealed for `broker`.
     ///
     /// # Errors
     /// [`SealedAuthorityError`].
@@ -74,31 +99,44 @@ impl SealingKey {
         sealed: &Sealed,
         root_pem: &str,
         broker: &SpiffeId,
-    ) -> Result<CertificateAuthority, SealedAuthorityError> {
+    ) -> Result<GroupSecrets, SealedAuthorityError> {
         let does_not_open = || SealedAuthorityError::DoesNotOpen;
         let subject = broker.to_string();
         let context = SealContext { info: INFO, associated: subject.as_bytes() };
         let plain = sealing::open(&self.seed, context, &sealed.encapsulated_key, &sealed.ciphertext)
             .map_err(|_| does_not_open())?;
-        let pem = std::str::from_utf8(&plain).map_err(|_| does_not_open())?;
-        Ok(CertificateAuthority::from_pem(root_pem, &SecretString::new(pem.to_owned()))?)
+        let content: Content<'_> = serde_json::from_slice(&plain).map_err(|_| does_not_open())?;
+        let key = SecretString::new(content.key_pem);
+        let authority = Arc::new(CertificateAuthority::from_pem(&content.chain_pem, &key, root_pem)?);
+        let invitation_key = InvitationKey::from_hex(content.invitation_key).ok_or_else(does_not_open)?;
+        Ok(GroupSecrets { authority, invitation_key })
     }
 }
 
-/// Seals the authority's key to the public key of `broker`, which the ciphertext is bound to.
-///
-/// # Errors
-/// [`SealedAuthorityError::SealingKey`].
-pub fn seal_authority(
-    ca: &CertificateAuthority,
-    broker: &SpiffeId,
-    sealing_key: &[u8],
-    entropy: &dyn Entropy,
-) -> Result<Sealed, SealedAuthorityError> {
-    let subject = broker.to_string();
-    let context = SealContext { info: INFO, associated: subject.as_bytes() };
-    sealing::seal(sealing_key, context, ca.key_pem().expose().as_bytes(), entropy)
-        .map_err(|_| SealedAuthorityError::SealingKey)
+impl GroupSecrets {
+    /// Seals to the public key of `broker`, which the ciphertext is bound to.
+    ///
+    /// # Errors
+    /// [`SealedAuthorityError::SealingKey`].
+    pub fn seal(
+        &self,
+        broker: &SpiffeId,
+        sealing_key: &[u8],
+        entropy: &dyn Entropy,
+    ) -> Result<Sealed, SealedAuthorityError> {
+        let subject = broker.to_string();
+        let context = SealContext { info: INFO, associated: subject.as_bytes() };
+        let invitation_key = self.invitation_key.to_hex();
+        let mut content = Content {
+            chain_pem: self.authority.chain_pem().to_owned(),
+            key_pem: self.authority.key_pem().expose().clone(),
+            invitation_key: &invitation_key,
+        };
+        let plain = serde_json::to_vec(&content).map(Zeroizing::new);
+        content.key_pem.zeroize();
+        let plain = plain.map_err(|_| SealedAuthorityError::DoesNotOpen)?;
+        sealing::seal(sealing_key, context, &plain, entropy).map_err(|_| SealedAuthorityError::SealingKey)
+    }
 }
 
 #[cfg(test)]
@@ -111,8 +149,12 @@ mod tests {
 
     use super::*;
 
-    fn authority() -> CertificateAuthority {
-        CertificateAuthority::create(TrustDomain::new("dev.test").unwrap(), SystemTime::now()).unwrap()
+    fn secrets() -> GroupSecrets {
+        let domain = TrustDomain::new("dev.test").unwrap();
+        GroupSecrets {
+            authority: Arc::new(CertificateAuthority::create(domain, SystemTime::now()).unwrap()),
+            invitation_key: InvitationKey::draw(&SystemEntropy),
+        }
     }
 
     fn broker(number: u64) -> SpiffeId {
@@ -120,30 +162,31 @@ mod tests {
     }
 
     #[test]
-    fn the_key_opens_for_its_broker_and_sealing_key_alone() {
-        let (ca, key) = (authority(), SealingKey::generate(&SystemEntropy));
-        let sealed = seal_authority(&ca, &broker(2), key.public(), &SystemEntropy).unwrap();
-        let opened = key.open(&sealed, ca.root_pem(), &broker(2)).unwrap();
-        assert_eq!(opened.key_pem().expose(), ca.key_pem().expose());
-        assert!(matches!(key.open(&sealed, ca.root_pem(), &broker(3)), Err(SealedAuthorityError::DoesNotOpen)));
+    fn the_authority_opens_for_its_broker_and_sealing_key_alone() {
+        let (secrets, key) = (self::secrets(), SealingKey::generate(&SystemEntropy));
+        let roots = secrets.authority.root_pem();
+        let sealed = secrets.seal(&broker(2), key.public(), &SystemEntropy).unwrap();
+        let opened = key.open(&sealed, roots, &broker(2)).unwrap();
+        assert_eq!(opened.authority.key_pem().expose(), secrets.authority.key_pem().expose());
+        assert_eq!(opened.invitation_key.to_hex(), secrets.invitation_key.to_hex());
+        assert!(matches!(key.open(&sealed, roots, &broker(3)), Err(SealedAuthorityError::DoesNotOpen)));
         let other = SealingKey::generate(&SystemEntropy);
-        assert!(matches!(other.open(&sealed, ca.root_pem(), &broker(2)), Err(SealedAuthorityError::DoesNotOpen)));
+        assert!(matches!(other.open(&sealed, roots, &broker(2)), Err(SealedAuthorityError::DoesNotOpen)));
         let mut changed = sealed.clone();
         changed.ciphertext[0] ^= 1;
-        assert!(matches!(key.open(&changed, ca.root_pem(), &broker(2)), Err(SealedAuthorityError::DoesNotOpen)));
-        let stranger = authority();
-        let opened = key.open(&sealed, stranger.root_pem(), &broker(2));
+        assert!(matches!(key.open(&changed, roots, &broker(2)), Err(SealedAuthorityError::DoesNotOpen)));
+        let opened = key.open(&sealed, self::secrets().authority.root_pem(), &broker(2));
         assert!(matches!(opened, Err(SealedAuthorityError::Authority(_))));
     }
 
     #[test]
     fn the_sealed_form_does_not_hold_the_key() {
-        let (ca, key) = (authority(), SealingKey::generate(&SystemEntropy));
-        let sealed = seal_authority(&ca, &broker(2), key.public(), &SystemEntropy).unwrap();
-        let pem = ca.key_pem();
+        let (secrets, key) = (self::secrets(), SealingKey::generate(&SystemEntropy));
+        let sealed = secrets.seal(&broker(2), key.public(), &SystemEntropy).unwrap();
+        let pem = secrets.authority.key_pem();
         let line = pem.expose().lines().nth(1).unwrap().as_bytes();
         assert!(!sealed.ciphertext.windows(line.len()).any(|window| window == line));
-        assert!(!format!("{sealed:?} {key:?}").contains("PRIVATE KEY"));
-        assert!(seal_authority(&ca, &broker(2), &[7; 32], &SystemEntropy).is_err());
+        assert!(!format!("{sealed:?} {key:?} {secrets:?}").contains("PRIVATE KEY"));
+        assert!(secrets.seal(&broker(2), &[7; 32], &SystemEntropy).is_err());
     }
 }

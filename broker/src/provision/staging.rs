@@ -87,7 +87,7 @@ mod tests {
 
     fn fill(staging: &Staging) {
         fs::create_dir(staging.path().join("ca")).unwrap();
-        fs::write(staging.path().join("ca/ca.pem"), "root").unwrap();
+        fs::write(staging.path().join("ca/ca.crt"), "root").unwrap();
         fs::write(staging.path().join(SETTINGS_FILE), "{}").unwrap();
     }
 
@@ -98,7 +98,7 @@ mod tests {
         fill(&staging);
         assert!(!data.path().join("ca").exists());
         staging.publish(&[]).unwrap();
-        assert_eq!(fs::read(data.path().join("ca/ca.pem")).unwrap(), b"root");
+        assert_eq!(fs::read(data.path().join("ca/ca.crt")).unwrap(), b"root");
         assert!(data.path().join(SETTINGS_FILE).exists() && !staging.path().exists());
     }
 
@@ -125,7 +125,7 @@ mod tests {
         // Killed after the first rename.
         fs::rename(staging.path().join("ca"), data.path().join("ca")).unwrap();
         Staging::complete(data.path()).unwrap();
-        assert!(data.path().join("ca/ca.pem").exists() && data.path().join(SETTINGS_FILE).exists());
+        assert!(data.path().join("ca/ca.crt").exists() && data.path().join(SETTINGS_FILE).exists());
         Staging::complete(data.path()).unwrap();
     }
 }

@@ -41,7 +41,7 @@ fn marks(state: &State, heard: &BTreeMap<ClusterId, Duration>, began: Duration, 
     let mut marks = MarkClusters { heard: Vec::new(), silent: Vec::new() };
     for (id, cluster) in &state.clusters {
         let is_heard = heard.get(id).is_some_and(|at| now.saturating_sub(*at) < silent_after);
-        if is_heard && !cluster.connected {
+        if is_heard && !cluster.connected && state.check_part(id).is_ok() {
             marks.heard.push(id.clone());
         } else if !is_heard && cluster.connected && may_call_silent {
             marks.silent.push(id.clone());
@@ -68,6 +68,8 @@ mod tests {
             identity_key: String::new(),
             joined_at: Timestamp(0),
             certificate_not_after: Timestamp(0),
+            void_before: 0,
+            evicted: None,
             connected,
             since: Timestamp(0),
             offer: None,

@@ -73,7 +73,7 @@ fn touched<'a>(state: &'a State, changes: &'a [Change]) -> BTreeSet<&'a ClusterI
                 clusters.insert(cluster);
             }
             // A cluster's own report does not change its desired state; joining again fails its peerings, which does.
-            Change::Cluster(_) | Change::Request(_) | Change::Policy | Change::Invite(_) => {}
+            Change::Cluster(_) | Change::Request(_) | Change::Policy | Change::Invite(_) | Change::Revocations => {}
         }
     }
     clusters

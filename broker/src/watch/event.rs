@@ -1,12 +1,15 @@
 //! Change events: one object after a change, rendered once for all watchers, with the keys that decide who may see it.
 
 use comity_core::State;
+use comity_core::lease::Lease;
+use comity_core::peering::Peering;
 use comity_core::reply::Change;
+use comity_core::request::Request;
 use comity_proto::v1;
 use comity_proto::v1::watch_event::Object;
 use comity_types::{ClusterId, LeaseId, PeeringId, RequestId, TenantId};
 
-use crate::api::convert::{cluster, lease, peering, request};
+use crate::api::convert::{self, lease, peering, request};
 use crate::api::viewer::Viewer;
 
 /// One object after a change.
@@ -25,6 +28,21 @@ enum Subject {
     Cluster(ClusterId),
 }
 
+impl Subject {
+    /// Whether a watcher with `viewer` may see it, and it matches `only`: a request and its leases.
+    fn is_for(&self, viewer: &Viewer, only: Option<RequestId>) -> bool {
+        let (visible, about) = match self {
+            Self::Request { id, tenant, origin } => (viewer.sees_request(tenant, origin), Some(*id)),
+            Self::Lease { request, tenant, origin, donor } => {
+                (viewer.sees_lease(tenant, origin, donor), Some(*request))
+            }
+            Self::Peering { origin, donor } => (viewer.sees_peering(origin, donor), None),
+            Self::Cluster(id) => (viewer.sees_cluster(id), None),
+        };
+        visible && (only.is_none() || only == about)
+    }
+}
+
 impl Event {
     pub(super) fn of_cluster(id: ClusterId, object: v1::Cluster, revision: u64) -> Self {
         Self {
@@ -34,31 +52,23 @@ impl Event {
     }
 
     fn cluster(state: &State, id: &ClusterId) -> Option<Self> {
-        let object = cluster::to_proto(state, id, state.clusters.get(id)?);
+        let object = convert::cluster::to_proto(state, id, state.clusters.get(id)?);
         Some(Self::of_cluster(id.clone(), object, state.revision))
     }
 
     fn request(state: &State, id: RequestId) -> Option<Self> {
         let held = state.requests.get(&id)?;
-        let subject = Subject::Request { id, tenant: held.spec.tenant.clone(), origin: held.spec.origin.clone() };
-        Some(Self::of(state, Object::Request(request::to_proto(id, held)), subject))
+        Some(Self::of(state, Object::Request(request::to_proto(id, held)), of_request(id, held)))
     }
 
     fn lease(state: &State, id: LeaseId) -> Option<Self> {
         let held = state.leases.get(&id)?;
-        let subject = Subject::Lease {
-            request: held.request,
-            tenant: held.tenant.clone(),
-            origin: held.origin.clone(),
-            donor: held.placement.donor.clone(),
-        };
-        Some(Self::of(state, Object::Lease(lease::to_proto(id, held)), subject))
+        Some(Self::of(state, Object::Lease(lease::to_proto(id, held)), of_lease(held)))
     }
 
     fn peering(state: &State, id: PeeringId) -> Option<Self> {
         let held = state.peerings.get(&id)?;
-        let subject = Subject::Peering { origin: held.origin.clone(), donor: held.donor.clone() };
-        Some(Self::of(state, Object::Peering(peering::to_proto(id, held)), subject))
+        Some(Self::of(state, Object::Peering(peering::to_proto(id, held)), of_peering(held)))
     }
 
     fn of(state: &State, object: Object, subject: Subject) -> Self {
@@ -68,17 +78,25 @@ impl Event {
     /// The event if `viewer` may see it and it matches `only`: a request and its leases.
     #[must_use]
     pub fn for_watcher(&self, viewer: &Viewer, only: Option<RequestId>) -> Option<v1::WatchEvent> {
-        let (visible, about) = match &self.subject {
-            Subject::Request { id, tenant, origin } => (viewer.sees_request(tenant, origin), Some(*id)),
-            Subject::Lease { request, tenant, origin, donor } => {
-                (viewer.sees_lease(tenant, origin, donor), Some(*request))
-            }
-            Subject::Peering { origin, donor } => (viewer.sees_peering(origin, donor), None),
-            Subject::Cluster(id) => (viewer.sees_cluster(id), None),
-        };
-        let wanted = only.is_none() || only == about;
-        (visible && wanted).then(|| self.message.clone())
+        self.subject.is_for(viewer, only).then(|| self.message.clone())
     }
+}
+
+fn of_request(id: RequestId, held: &Request) -> Subject {
+    Subject::Request { id, tenant: held.spec.tenant.clone(), origin: held.spec.origin.clone() }
+}
+
+fn of_lease(held: &Lease) -> Subject {
+    Subject::Lease {
+        request: held.request,
+        tenant: held.tenant.clone(),
+        origin: held.origin.clone(),
+        donor: held.placement.donor.clone(),
+    }
+}
+
+fn of_peering(held: &Peering) -> Subject {
+    Subject::Peering { origin: held.origin.clone(), donor: held.donor.clone() }
 }
 
 /// Renders changed objects as they are now. Deleted objects ended long before, so they need no event.
@@ -90,22 +108,32 @@ pub(super) fn of_changes(state: &State, changes: &[Change]) -> Vec<Event> {
             Change::Request(id) => Event::request(state, *id),
             Change::Lease(id) => Event::lease(state, *id),
             Change::Peering(id) => Event::peering(state, *id),
-            Change::Envelopes(_) | Change::Policy | Change::Invite(_) => None,
+            Change::Envelopes(_) | Change::Policy | Change::Invite(_) | Change::Revocations => None,
         })
         .collect()
 }
 
-/// All clusters, as the first part of a snapshot.
-pub fn clusters(state: &State, viewer: &Viewer, only: Option<RequestId>) -> Vec<v1::WatchEvent> {
-    let clusters = state.clusters.keys().filter_map(|id| Event::cluster(state, id));
-    clusters.filter_map(|event| event.for_watcher(viewer, only)).collect()
+/// The clusters that a watcher may see, as the first part of a snapshot.
+pub fn visible_clusters(state: &State, viewer: &Viewer, only: Option<RequestId>) -> Vec<ClusterId> {
+    let clusters = state.clusters.keys().filter(|id| Subject::Cluster((*id).clone()).is_for(viewer, only));
+    clusters.cloned().collect()
 }
 
-/// Requests, leases and peerings: the rest of a snapshot. Works on a copy of the state, so that apply does not wait.
+/// One cluster for a snapshot at `revision`, as it is now or was since: later changes follow as events.
+pub fn cluster(state: &State, id: &ClusterId, revision: u64) -> Option<v1::WatchEvent> {
+    Event::cluster(state, id).map(|event| v1::WatchEvent { revision, ..event.message })
+}
+
+/// Requests, leases and peerings: the rest of a snapshot. Renders only what the watcher may see, from a copy of the
+/// state, so that apply does not wait.
 pub fn objects(state: &State, viewer: &Viewer, only: Option<RequestId>) -> impl Iterator<Item = v1::WatchEvent> + Send {
-    let requests = state.requests.keys().filter_map(|id| Event::request(state, *id));
-    let leases = state.leases.keys().filter_map(|id| Event::lease(state, *id));
-    let peerings = state.peerings.keys().filter_map(|id| Event::peering(state, *id));
+    let is_for = move |subject: Subject| subject.is_for(viewer, only);
+    let requests = state.requests.iter().filter(move |(id, held)| is_for(of_request(**id, held)));
+    let leases = state.leases.iter().filter(move |(_, held)| is_for(of_lease(held)));
+    let peerings = state.peerings.iter().filter(move |(_, held)| is_for(of_peering(held)));
+    let requests = requests.map(|(id, held)| Object::Request(request::to_proto(*id, held)));
+    let leases = leases.map(|(id, held)| Object::Lease(lease::to_proto(*id, held)));
+    let peerings = peerings.map(|(id, held)| Object::Peering(peering::to_proto(*id, held)));
     let all = requests.chain(leases).chain(peerings);
-    all.filter_map(move |event| event.for_watcher(viewer, only))
+    all.map(|object| v1::WatchEvent { revision: state.revision, object: Some(object) })
 }

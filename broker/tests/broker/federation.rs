@@ -13,7 +13,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::ca::{CertificateAuthority, KeyAndCsr};
 use comity_runtime::entropy::SystemEntropy;
-use comity_runtime::identity::{IdentityDir, IdentityPem, IdentitySource, Roots, TlsIdentity};
+use comity_runtime::identity::{IdentityDir, IdentityPem, IdentitySource, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
 use comity_runtime::signing::IdentityKey;
 use comity_runtime::spiffe::{ClusterName, SpiffeId, TrustDomain, UserName};
@@ -30,6 +30,8 @@ pub(crate) struct Federation {
     home: TempDir,
     config: Config,
     broker: Option<Broker>,
+    /// Brokers 2 and 3, if there are three.
+    others: Vec<Broker>,
 }
 
 /// A cluster that joined.
@@ -65,8 +67,49 @@ impl Federation {
         let mut config = Config::load(&init.data).unwrap();
         config.admin_listen = "127.0.0.1:0".parse().unwrap();
         let broker = Broker::start_on(config.clone(), listeners).await.unwrap();
-        let federation = Self { home, config, broker: Some(broker) };
+        let federation = Self { home, config, broker: Some(broker), others: Vec::new() };
         within("a leader", federation.led()).await;
+        federation
+    }
+
+    /// Three brokers, with the example policy in force.
+    pub(crate) async fn of_three() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let data = |id: u64| home.path().join(format!("broker-{id}"));
+        let (mut members, mut listeners) = (BTreeMap::new(), Vec::new());
+        for id in 1..=3 {
+            let (bound, address) = local_listeners().await;
+            members.insert(id, address);
+            listeners.push(bound);
+        }
+        let settings = Settings { id: 1, members, bootstrap_admins: BTreeSet::new(), hosts: BTreeSet::new() };
+        let init = Init {
+            data: data(1),
+            trust_domain: TrustDomain::new(DOMAIN).unwrap(),
+            settings,
+            admin: UserName::new("admin").unwrap(),
+            admin_out: home.path().join("admin"),
+        };
+        provision::init(&init).unwrap();
+        for id in 2..=3 {
+            let new = provision::NewBroker { id, hosts: BTreeSet::new() };
+            provision::add_identity(&data(1), &new, &data(id)).unwrap();
+        }
+        let starting = (1..=3).zip(listeners).map(|(id, listeners)| {
+            let mut config = Config::load(&data(id)).unwrap();
+            config.admin_listen = "127.0.0.1:0".parse().unwrap();
+            Broker::start_on(config, listeners)
+        });
+        let mut brokers = futures::future::try_join_all(starting).await.unwrap();
+        let config = Config::load(&data(1)).unwrap();
+        let broker = Some(brokers.remove(0));
+        let federation = Self { home, config, broker, others: brokers };
+        within("the policy", async {
+            while federation.apply_examples("start").await.is_err() {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+        .await;
         federation
     }
 
@@ -144,8 +187,22 @@ impl Federation {
 
     pub(crate) fn channel(&self, pem: &IdentityPem) -> BrokerChannel {
         let source = IdentitySource::new(TlsIdentity::from_pem(pem).unwrap());
-        let roots = Roots::from_pem(self.ca().root_pem()).unwrap();
-        connect(&self.endpoints(), &ClientTls::new(roots, source.subscribe()))
+        connect(&self.endpoints(), &ClientTls::new(self.ca().roots(), source.subscribe()))
+    }
+
+    /// A channel to each broker, in order.
+    pub(crate) fn channels(&self, pem: &IdentityPem) -> Vec<BrokerChannel> {
+        let source = IdentitySource::new(TlsIdentity::from_pem(pem).unwrap());
+        let tls = ClientTls::new(self.ca().roots(), source.subscribe());
+        let brokers = self.broker.iter().chain(&self.others);
+        let endpoints = brokers.map(|broker| BrokerEndpoints::new([broker.client_addr().to_string()]).unwrap());
+        endpoints.map(|endpoints| connect(&endpoints, &tls)).collect()
+    }
+
+    /// The identity of a user.
+    pub(crate) fn pem_of(&self, name: &str) -> IdentityPem {
+        drop(self.user(name));
+        IdentityDir::new(self.home.path().join(name)).load().unwrap().0
     }
 
     pub(crate) async fn invite(&self, cluster: &str, key: &str) -> Result<v1::InviteClusterResponse, Status> {

@@ -205,7 +205,7 @@ async fn an_agent_that_was_replaced_gets_no_certificate_by_repeating_its_join() 
     };
     let (first, second) = (join_by(false).await, join_by(true).await);
     let refused = client.join(first).await.unwrap_err();
-    assert_eq!(detail(&refused).code, "invalid-token", "{refused:?}");
+    assert_eq!(detail(&refused).code, "revoked", "{refused:?}");
     // The one that joined last may have lost the answer.
     client.join(second).await.unwrap();
 }

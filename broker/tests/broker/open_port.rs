@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use comity_broker::api::watch_seats::MAX_WATCHES_PER_CALLER;
+use comity_broker::api::shares::caller_slots::WATCHES;
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
@@ -36,7 +36,7 @@ fn events() -> Request<Body> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_caller_cannot_take_all_watches() {
+async fn one_viewer_takes_all_watch_seats() {
     let federation = Federation::start().await;
     let (alice, ivan) = (federation.user("alice"), federation.user("ivan"));
     let watch = async |channel: &BrokerChannel| {
@@ -46,7 +46,7 @@ async fn one_caller_cannot_take_all_watches() {
     let first = send(&alice, events()).await;
     assert_eq!(first.status(), StatusCode::OK);
     let mut watches = Vec::new();
-    for _ in 1..MAX_WATCHES_PER_CALLER {
+    for _ in 1..WATCHES.per_caller {
         watches.push(watch(&alice).await.unwrap());
     }
     let refused = watch(&alice).await.unwrap_err();
@@ -66,7 +66,7 @@ async fn one_caller_cannot_take_all_watches() {
     drop(watches);
     within("all seats", async {
         let mut again = Vec::new();
-        while again.len() < MAX_WATCHES_PER_CALLER {
+        while again.len() < WATCHES.per_caller {
             match watch(&alice).await {
                 Ok(watch) => again.push(watch),
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -77,7 +77,7 @@ async fn one_caller_cannot_take_all_watches() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watch_ends_with_its_certificate() {
+async fn watch_survives_certificate_expiry() {
     let federation = Federation::start().await;
     let alice = SpiffeId::user(TrustDomain::new(DOMAIN).unwrap(), UserName::new("alice").unwrap());
     let validity = Duration::from_secs(6);

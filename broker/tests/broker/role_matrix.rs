@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use comity_proto::error_detail;
 use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
-use comity_runtime::identity::{IdentityPem, IdentitySource, Roots, TlsIdentity};
+use comity_runtime::identity::{IdentityPem, IdentitySource, TlsIdentity};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ClientTls, connect};
 use http::uri::PathAndQuery;
 use tonic::{Code, Request, Status};
@@ -91,7 +91,7 @@ fn connections(federation: &Federation, pem: Option<&IdentityPem>) -> Connection
         let tls = match pem {
             Some(pem) => {
                 let source = IdentitySource::new(TlsIdentity::from_pem(pem).unwrap());
-                ClientTls::new(Roots::from_pem(federation.ca().root_pem()).unwrap(), source.subscribe())
+                ClientTls::new(federation.ca().roots(), source.subscribe())
             }
             None => ClientTls::anonymous(federation.ca().roots().clone()),
         };

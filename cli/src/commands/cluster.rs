@@ -4,13 +4,17 @@ use clap::{Args, Subcommand};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 
+mod evict;
 mod invite;
+mod voucher;
 
+pub use evict::ClusterEvictArgs;
 pub use invite::ClusterInviteArgs;
+pub use voucher::VoucherCommand;
 
 use super::completions::known_ids;
-use super::listings;
 use crate::failure::Failure;
+use crate::listings;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call};
 use crate::views::Cluster;
@@ -39,6 +43,11 @@ pub enum ClusterCommand {
     /// Show one member cluster
     #[command(after_help = CLUSTER_SHOW_EXAMPLES)]
     Show(ClusterShowArgs),
+    /// Evict a cluster: void its certificates, and end its part
+    Evict(ClusterEvictArgs),
+    /// Vouchers: an institution's signatures of its clusters' identity keys
+    #[command(subcommand)]
+    Voucher(VoucherCommand),
 }
 
 /// `comity cluster show`.
@@ -53,11 +62,11 @@ impl ClusterCommand {
     /// Runs the subcommand.
     ///
     /// # Errors
-    /// [`Failure`] of the call, or if standard output cannot be written.
+    /// [`Failure`] of the call or of a voucher, or if standard output cannot be written.
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let mut client = FederationServiceClient::new(session.channel()?);
         match self {
             Self::Invite(args) => args.run(session).await,
+            Self::Evict(args) => session.print(&args.run(session).await?),
             Self::List(watch) => {
                 let (channel, consistency) = (session.channel()?, session.consistency());
                 watch.show(session, ChangeSource::Stream, || listings::clusters(&channel, consistency)).await
@@ -65,9 +74,11 @@ impl ClusterCommand {
             Self::Show(args) => {
                 let request =
                     v1::GetClusterRequest { cluster: args.cluster.clone(), consistency: session.consistency() };
+                let mut client = FederationServiceClient::new(session.channel()?);
                 let response = call(client.get_cluster(request)).await?;
                 session.print(&Cluster::from(response.cluster.unwrap_or_default()))
             }
+            Self::Voucher(command) => command.run(session),
         }
     }
 }

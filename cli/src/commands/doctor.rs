@@ -32,6 +32,7 @@ Exit code 1 if a check failed. Changes nothing.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
 /// A certificate that ends so soon is a warning.
 const SOON: Duration = Duration::from_secs(3 * 24 * 3_600);
+const MS_PER_DAY: u64 = 24 * 3_600 * 1_000;
 
 const BROKERS_CHECK: &str = "brokers";
 const IDENTITY_CHECK: &str = "identity";
@@ -134,7 +135,7 @@ async fn check_brokers(endpoints: &BrokerEndpoints, tls: &ClientTls, list: &mut 
         list.push(match answer {
             Ok(BrokerAnswer { federation, ahead_ms }) => {
                 ahead = ahead.or(Some(ahead_ms));
-                check_version(address, &federation)
+                check_broker(address, &federation)
             }
             Err(failure) if answered > 0 => {
                 Check::warning(BROKERS_CHECK, format!("{address}: {}", failure.reason), failure.remedy)
@@ -146,13 +147,20 @@ async fn check_brokers(endpoints: &BrokerEndpoints, tls: &ClientTls, list: &mut 
     answered > 0
 }
 
-fn check_version(address: &str, federation: &v1::GetFederationResponse) -> Check {
+fn check_broker(address: &str, federation: &v1::GetFederationResponse) -> Check {
     let (client, broker) = (env!("CARGO_PKG_VERSION"), &federation.broker_version);
-    if client == broker {
-        return Check::ok(BROKERS_CHECK, format!("{address} answers, federation {}", federation.trust_domain));
+    if client != broker {
+        let detail = format!("{address} answers, and has version {broker}; this client has {client}");
+        return Check::warning(BROKERS_CHECK, detail, "use a client of the broker's version");
     }
-    let detail = format!("{address} answers, and has version {broker}; this client has {client}");
-    Check::warning(BROKERS_CHECK, detail, "use a client of the broker's version")
+    if federation.time_ms >= federation.ca_intermediate_due_ms {
+        let days = federation.ca_intermediate_not_after_ms.saturating_sub(federation.time_ms) / MS_PER_DAY;
+        let detail =
+            format!("{address} answers, and its intermediate ends in {days} days: no certificate is valid then");
+        let remedy = "let a broker operator install the next one: comity-broker ca --help";
+        return Check::warning(BROKERS_CHECK, detail, remedy);
+    }
+    Check::ok(BROKERS_CHECK, format!("{address} answers, federation {}", federation.trust_domain))
 }
 
 /// One broker's answer.
@@ -251,13 +259,19 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_of_another_version_is_a_warning() {
+    fn a_broker_of_another_version_and_an_intermediate_that_ends_soon_are_warnings() {
         let of = |version: &str| v1::GetFederationResponse {
             trust_domain: "dev.test".to_owned(),
             broker_version: version.to_owned(),
+            ca_intermediate_due_ms: 60 * MS_PER_DAY,
+            ca_intermediate_not_after_ms: 90 * MS_PER_DAY,
             ..v1::GetFederationResponse::default()
         };
-        assert_eq!(check_version("b:1", &of(env!("CARGO_PKG_VERSION"))).result, Outcome::Ok);
-        assert_eq!(check_version("b:1", &of("9.9.9")).result, Outcome::Warning);
+        assert_eq!(check_broker("b:1", &of(env!("CARGO_PKG_VERSION"))).result, Outcome::Ok);
+        assert_eq!(check_broker("b:1", &of("9.9.9")).result, Outcome::Warning);
+        let late = v1::GetFederationResponse { time_ms: 61 * MS_PER_DAY, ..of(env!("CARGO_PKG_VERSION")) };
+        let check = check_broker("b:1", &late);
+        assert_eq!(check.result, Outcome::Warning);
+        assert!(check.detail.contains("ends in 29 days"), "{}", check.detail);
     }
 }

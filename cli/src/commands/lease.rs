@@ -19,8 +19,8 @@ pub use renew::LeaseRenewArgs;
 pub(crate) use secret::kube_client;
 
 use super::completions::known_ids;
-use super::listings;
 use crate::failure::Failure;
+use crate::listings;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call, idempotency_key};
 

@@ -140,7 +140,7 @@ async fn join(token: &JoinToken, brokers: &BrokerEndpoints, fresh: &KeyAndCsr) -
         tokio::time::sleep(PAUSE).await;
     };
     let pem = IdentityPem { key: fresh.key_pem.clone(), chain: joined.certificate_pem, ca: joined.ca_pem };
-    Roots::from_pem_pinned(&pem.ca, &token.ca_sha256)
+    Roots::from_pem_pinned(&pem.ca, token.id.trust_domain(), &token.ca_sha256)
         .map_err(|error| Failure::new(Exit::Permission, "certificate-refused", error.to_string()).remedy(ASK_REMEDY))?;
     Ok(pem)
 }

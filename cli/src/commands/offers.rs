@@ -5,8 +5,8 @@ use comity_proto::v1;
 use comity_proto::v1::offer_service_client::OfferServiceClient;
 
 use super::completions::known_ids;
-use super::listings;
 use crate::failure::Failure;
+use crate::listings;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call};
 use crate::views::{Node, OfferDetail};

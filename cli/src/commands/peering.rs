@@ -5,8 +5,8 @@ use comity_proto::v1;
 use comity_proto::v1::peering_service_client::PeeringServiceClient;
 
 use super::completions::known_ids;
-use super::listings;
 use crate::failure::Failure;
+use crate::listings;
 use crate::live::{ChangeSource, WatchArgs};
 use crate::session::{Session, call};
 use crate::views::Peering;

@@ -5,12 +5,13 @@ use comity_policy::{Bundle, Roles, TenantRole, add_member};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::{BrokerChannel, SpiffeId, UserName};
+use serde::Serialize;
 
 use super::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use super::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
-use crate::output::note;
+use crate::output::{Answer, Sheet, note};
 use crate::session::{Session, call, idempotency_key};
 use crate::units::{DurationBounds, format_duration};
 
@@ -28,13 +29,53 @@ users, and only one who is a broker operator a broker operator. Policy decides w
 invitation revoke' takes the token back.
 ";
 
+const REVOKE_USER_EXAMPLES: &str = "\
+Examples:
+  comity user revoke alice
+  comity user revoke alice --yes                in a script: do not ask
+
+All certificates and open invitations of alice are void: within seconds her watches and calls end on
+every broker, and none is renewed. Requests and leases are the tenant's and stay. Her roles stay, too,
+for the certificate that a new token ('comity user add') gives her; to end them, edit the policy.
+Maintainers may revoke users, and operators those whose roles are all in institutions that they
+operate. Nobody revokes their own certificate, so that somebody is left who can invite.
+";
+
 /// `comity user`.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  comity user add alice\n")]
+#[command(after_help = "Examples:\n  comity user add alice\n  comity user revoke alice\n")]
 pub enum UserCommand {
     /// Invite a user: print the command with which they log in
     #[command(after_help = ADD_EXAMPLES)]
     Add(UserAddArgs),
+    /// Revoke a user's certificates
+    #[command(after_help = REVOKE_USER_EXAMPLES)]
+    Revoke(UserRevokeArgs),
+}
+
+/// `comity user revoke`.
+#[derive(Debug, Args)]
+pub struct UserRevokeArgs {
+    /// Name of the user, as in policy documents after `/user/`
+    #[arg(value_name = "NAME")]
+    user: UserName,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    /// Key that makes a repeated call safe: the same key has no second effect [default: random]
+    #[arg(long, value_name = "KEY")]
+    idempotency_key: Option<String>,
+}
+
+/// The answer of `revoke`.
+#[derive(Serialize)]
+struct RevokedUser {
+    user: String,
+}
+
+impl Answer for RevokedUser {
+    fn table(&self, _now_ms: u64) -> Sheet {
+        format!("revoked all certificates of {}", self.user).as_str().into()
+    }
 }
 
 /// `comity user add`.
@@ -89,7 +130,22 @@ impl UserCommand {
     pub async fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
             Self::Add(args) => args.run(session).await,
+            Self::Revoke(args) => args.run(session).await,
         }
+    }
+}
+
+impl UserRevokeArgs {
+    async fn run(&self, session: &Session) -> Result<(), Failure> {
+        let user = self.user.to_string();
+        if self.confirm.asks() {
+            let consequence = format!("{user} can make no call any more until they log in with a new token");
+            self.confirm.ask_about(&consequence)?;
+        }
+        let idempotency_key = idempotency_key(self.idempotency_key.as_deref());
+        let request = v1::RevokeUserRequest { user: user.clone(), idempotency_key };
+        call(FederationServiceClient::new(session.channel()?).revoke_user(request)).await?;
+        session.print(&RevokedUser { user })
     }
 }
 

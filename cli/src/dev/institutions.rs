@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use comity_agent::keys::pins::InstitutionPin;
 use comity_policy::{Bundle, BundleSource, SourceFile};
 use comity_runtime::{IdentityKey, IdentityPublicKey, SystemEntropy, atomic_file};
 
@@ -90,9 +91,14 @@ impl Institutions {
         Some((owner, self.keys.get(owner)?))
     }
 
-    /// Public keys by institution, as an administrator pins them in an agent's configuration.
-    pub(super) fn public_keys(&self) -> BTreeMap<String, Vec<IdentityPublicKey>> {
-        self.keys.iter().map(|(name, key)| (name.clone(), vec![key.public()])).collect()
+    /// Institutions with their keys and clusters, as an administrator pins them in an agent's configuration.
+    pub(super) fn pins(&self) -> BTreeMap<String, InstitutionPin> {
+        let pin = |(name, key): (&String, &IdentityKey)| {
+            let own = self.owners.iter().filter(|(_, owner)| *owner == name);
+            let clusters = own.map(|(cluster, _)| cluster.clone()).collect();
+            (name.clone(), InstitutionPin { keys: vec![key.public()], clusters })
+        };
+        self.keys.iter().map(pin).collect()
     }
 }
 
@@ -140,12 +146,13 @@ mod tests {
         let institutions = Institutions::open(dir.path()).expect("opened");
         let bundle = comity_policy::load(institutions.files.clone()).expect("still good");
         assert_eq!(bundle.institutions.len(), 5);
-        for (name, keys) in institutions.public_keys() {
+        for (name, pin) in institutions.pins() {
             let declared = &bundle.institutions[&name].spec.signing_keys;
-            assert_eq!(declared, &keys.iter().map(|key| *key.as_bytes()).collect::<Vec<_>>(), "{name}");
+            assert_eq!(declared, &pin.keys.iter().map(|key| *key.as_bytes()).collect::<Vec<_>>(), "{name}");
         }
+        assert!(institutions.pins()["national-centre"].clusters.contains("ncc-main"));
         let again = Institutions::open(dir.path()).expect("opened again");
-        assert_eq!(again.public_keys(), institutions.public_keys());
+        assert_eq!(again.pins(), institutions.pins());
         assert_eq!(institutions.owner("ncc-main").map(|(name, _)| name), Some("national-centre"));
     }
 

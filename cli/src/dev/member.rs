@@ -1,6 +1,5 @@
 //! A member cluster: its agent's configuration, joining and start.
 
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use comity_agent::config::{FabricSettings, KubernetesConfig};
 use comity_agent::enrollment::token_source::JoinTokenSource;
 use comity_agent::{Agent, Config};
 use comity_runtime::atomic_file::{self, PRIVATE};
-use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, SystemEntropy};
+use comity_runtime::{ClusterName, IdentityKey, SystemEntropy};
 
 use super::home::Home;
 use super::institutions::Institutions;
@@ -60,13 +59,12 @@ impl Member {
         let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), &SystemEntropy)
             .map_err(|error| failed(&error))?;
         let name = ClusterName::new(cluster).map_err(|error| failed(&error))?;
-        let pinned: BTreeMap<String, Vec<IdentityPublicKey>> = institutions.public_keys();
-        debug_assert!(pinned.contains_key(owner));
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let mut config = Config {
             state_dir: state.clone(),
-            voucher: Some(institution.vouch(&name, &key.public())),
-            pinned_institution_keys: pinned,
+            voucher: Some(institution.vouch(owner, &name, &key.public())),
+            pinned_institutions: institutions.pins(),
+            require_vouchers: true,
             fabric: FabricSettings {
                 listen: fabric_address(home, &state).map_err(|error| failed(&error))?,
                 ..FabricSettings::default()
@@ -76,7 +74,11 @@ impl Member {
         };
         match kubeconfig {
             Some(path) => {
-                config.kubernetes = Some(KubernetesConfig { kubeconfig: Some(path.to_owned()), context: None })
+                // The user's own kubeconfig, which no policy restricts.
+                let kubeconfig = Some(path.to_owned());
+                config.kubernetes = Some(KubernetesConfig { kubeconfig, context: None, unrestricted: true });
+                // Its nodes may have images that no registry has.
+                config.sharing.always_pull_images = false;
             }
             None => {
                 let file = state.join("inventory.yaml");

@@ -42,10 +42,11 @@ impl Session {
         let _lock = lock(directory)?;
         let fresh = KeyAndCsr::generate().map_err(|error| Failure::configuration(error.to_string()))?;
         let mut client = FederationServiceClient::new(self.channel()?);
-        let request = v1::RenewCertificateRequest { csr_der: fresh.csr.as_bytes().to_vec() };
+        let request =
+            v1::RenewCertificateRequest { csr_der: fresh.csr.as_bytes().to_vec(), identity_proof: Vec::new() };
         let answer = call(client.renew_certificate(request)).await?;
         let pem = IdentityPem { key: fresh.key_pem, chain: answer.certificate_pem, ca: answer.ca_pem };
-        directory.save(&pem).map_err(|error| Failure::configuration(error.to_string()))
+        directory.renew(&pem).map_err(|error| Failure::configuration(error.to_string()))
     }
 }
 

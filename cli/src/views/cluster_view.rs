@@ -36,6 +36,10 @@ pub struct Cluster {
     pub certificate_not_after_ms: Option<u64>,
     /// Limit on reclaims for which its local work waits.
     pub reclaim_limited: Option<ReclaimLimited>,
+    /// When it was evicted; none for a member.
+    pub evicted_at_ms: Option<u64>,
+    /// When its institution was suspended; none if it is not.
+    pub suspended_at_ms: Option<u64>,
     /// Revision of its last change.
     pub revision: u64,
 }
@@ -79,6 +83,8 @@ impl From<v1::Cluster> for Cluster {
             reclaim_limited: cluster
                 .reclaim_limited
                 .map(|it| ReclaimLimited { limit: it.limit, until_ms: non_zero(it.until_ms) }),
+            evicted_at_ms: non_zero(cluster.evicted_at_ms),
+            suspended_at_ms: non_zero(cluster.suspended_at_ms),
             revision: cluster.revision,
         }
     }
@@ -86,7 +92,12 @@ impl From<v1::Cluster> for Cluster {
 
 impl Cluster {
     fn state(&self) -> &'static str {
-        if self.connected { "connected" } else { "silent" }
+        match (self.evicted_at_ms, self.suspended_at_ms) {
+            (Some(_), _) => "evicted",
+            (None, Some(_)) => "suspended",
+            (None, None) if self.connected => "connected",
+            (None, None) => "silent",
+        }
     }
 }
 

@@ -10,8 +10,8 @@ use crate::units::age;
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaim {
-    /// `local-need`, `policy-changed`, `preempted`, `migration`, `device-failed`, `node-failed`, `donor-silent`, or
-    /// `unknown` if this version of `comity` does not know it.
+    /// `local-need`, `policy-changed`, `preempted`, `migration`, `device-failed`, `node-failed`, `donor-silent`,
+    /// `revoked`, or `unknown` if this version of `comity` does not know it.
     pub reason: &'static str,
     /// Code of the policy denial, for `policy-changed`.
     pub policy_code: Option<String>,
@@ -36,6 +36,7 @@ impl From<v1::Reclaim> for Reclaim {
             v1::ReclaimReason::DeviceFailed => "device-failed",
             v1::ReclaimReason::NodeFailed => "node-failed",
             v1::ReclaimReason::DonorSilent => "donor-silent",
+            v1::ReclaimReason::Revoked => "revoked",
         };
         Self {
             reason,

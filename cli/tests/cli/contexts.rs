@@ -172,7 +172,7 @@ pub(crate) fn a_user_is_invited_logs_in_and_renews(as_maintainer: &dyn Fn(&[&str
         "--yes",
     ]);
     assert!(cluster.status.success() && stdout(&cluster).starts_with("comity-join-"), "{}", stderr(&cluster));
-    // A broker gets the authority's key: that is more than a maintainer may give away.
+    // A broker gets the intermediate's key: that is more than a maintainer may give away.
     let broker = as_maintainer(&["raft", "invite"]);
     assert_eq!(broker.status.code(), Some(4), "{}", stdout(&broker));
     assert!(stderr(&broker).contains("spec.brokerOperators"), "{}", stderr(&broker));

@@ -56,7 +56,19 @@ const CRATES: [(&str, &[&str]); 21] = [
     ("integration-tests/simulation", &["types", "policy", "core"]),
     (
         "integration-tests",
-        &["types", "proto", "runtime", "agent-liqo", "agent-state", "agent", "simulation", "testkit"],
+        &[
+            "types",
+            "proto",
+            "runtime",
+            "agent-model",
+            "agent-fabric",
+            "agent-liqo",
+            "agent-delivery",
+            "agent-state",
+            "agent",
+            "simulation",
+            "testkit",
+        ],
     ),
 ];
 

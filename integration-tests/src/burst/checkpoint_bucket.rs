@@ -36,7 +36,10 @@ pub async fn add_checkpoint_bucket(burst: &Burst) -> Result<PathBuf> {
     let claim = json!({"name": CHECKPOINT_SECRET, "namespace": NAMESPACE});
     let items = json!([
         {
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": CHECKPOINT_SECRET, "namespace": NAMESPACE},
+            "apiVersion": "v1", "kind": "Secret",
+            "metadata": {
+                "name": CHECKPOINT_SECRET, "namespace": NAMESPACE, "annotations": {"liqo.io/allow-reflection": "true"},
+            },
             "stringData": {
                 "AWS_ENDPOINT_URL": format!("http://{CHECKPOINT_SECRET}:9000"), "AWS_REGION": "us-east-1",
                 "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,

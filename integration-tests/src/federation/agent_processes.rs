@@ -102,13 +102,19 @@ fn agent_config(agent: &Agent, state: &Path, token: &Path, log: &str) -> Result<
     let Agent { spec, fabric_port, .. } = agent;
     let (state, token, address) = (utf8(state)?, utf8(token)?, &spec.place.address);
     let inventory = match &spec.inventory {
-        InventorySource::Kubernetes(kubeconfig) => format!("kubernetes:\n  kubeconfig: {}\n", utf8(kubeconfig)?),
+        InventorySource::Kubernetes(kubeconfig) => {
+            format!("kubernetes:\n  kubeconfig: {}\n  unrestricted: true\n", utf8(kubeconfig)?)
+        }
+        InventorySource::AsAgent(kubeconfig) => format!("kubernetes:\n  kubeconfig: {}\n", utf8(kubeconfig)?),
         InventorySource::File(file) => format!("inventoryFile: {}\n", utf8(file)?),
     };
     let (mode, more) = (spec.fabric_mode, &spec.more);
+    // Nodes of tests have their images from the host, and no registry.
+    let has_section = more.lines().any(|line| line.starts_with("sharing:"));
+    let sharing = if has_section { "" } else { "sharing: {alwaysPullImages: false}\n" };
     Ok(format!(
         "stateDir: {state}\njoinTokenFile: {token}\n{inventory}\
          fabric:\n  listen: {address}:{fabric_port}\n  mode: {mode}\n\
-         adminListen: 127.0.0.1:0\nlog:\n  filter: {log}\n{more}"
+         adminListen: 127.0.0.1:0\nlog:\n  filter: {log}\n{sharing}{more}"
     ))
 }

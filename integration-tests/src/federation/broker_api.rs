@@ -7,7 +7,7 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::{
     BrokerChannel, BrokerEndpoints, ClientTls, IdentityDir, IdentityKey, IdentityPem, IdentitySource, JoinToken,
-    KeyAndCsr, Roots, SystemEntropy, TlsIdentity, connect,
+    KeyAndCsr, SystemEntropy, TlsIdentity, TrustedRoots, connect,
 };
 
 use crate::comity::identity;
@@ -23,7 +23,7 @@ const PROOF_DOMAIN: &str = "join-csr";
 /// When the certificate is unusable.
 pub(crate) fn channel(brokers: &BrokerEndpoints, pem: &IdentityPem) -> Result<BrokerChannel> {
     let source = IdentitySource::new(TlsIdentity::from_pem(pem)?);
-    Ok(connect(brokers, &ClientTls::new(Roots::from_pem(&pem.ca)?, source.subscribe())))
+    Ok(connect(brokers, &ClientTls::new(TrustedRoots::of(&source), source.subscribe())))
 }
 
 /// A channel of a user of the federation in `dir`.

@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-use super::Federation;
 use super::ports::Ports;
-use crate::admin;
+use super::{Federation, admin};
 use crate::place::Place;
 use crate::process::Process;
 use crate::programs::{program, run, utf8};

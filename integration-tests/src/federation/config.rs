@@ -38,8 +38,10 @@ impl FederationConfig {
 
 /// The source of an agent's inventory.
 pub enum InventorySource {
-    /// A Kubernetes cluster, by kubeconfig.
+    /// A Kubernetes cluster, by a kubeconfig with an administrator's rights.
     Kubernetes(PathBuf),
+    /// A Kubernetes cluster, by a kubeconfig of the agent's ServiceAccount, which the shipped policies restrict.
+    AsAgent(PathBuf),
     /// An inventory file on a host without Kubernetes; the echo API stands in for an API server.
     File(PathBuf),
 }

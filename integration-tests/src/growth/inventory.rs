@@ -15,7 +15,7 @@ const LOCAL_USE_EVERY: u64 = 16;
 
 /// A donor's offer of `nodes` nodes. Local CPU and memory depend on `generation`, so that successive offers differ in
 /// every node.
-pub(super) fn offer(donor: usize, cluster: &str, nodes: usize, generation: u64) -> v1::Offer {
+pub(crate) fn offer(donor: usize, cluster: &str, nodes: usize, generation: u64) -> v1::Offer {
     v1::Offer {
         cluster: cluster.to_owned(),
         generation,

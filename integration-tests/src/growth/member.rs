@@ -40,7 +40,7 @@ pub(super) struct MemberProgress {
 type Ask = (v1::Offer, oneshot::Sender<()>);
 
 /// A cluster with a stream in the background until dropped.
-pub(super) struct Member {
+pub(crate) struct Member {
     pub(super) name: String,
     pub(super) progress: Arc<MemberProgress>,
     asks: mpsc::Sender<Ask>,
@@ -66,7 +66,7 @@ impl Member {
     ///
     /// # Errors
     /// When the broker refuses it.
-    pub(super) async fn join(name: &str, token: &str, open: watch::Receiver<bool>) -> Result<Self> {
+    pub(crate) async fn join(name: &str, token: &str, open: watch::Receiver<bool>) -> Result<Self> {
         let joined = join(name, token).await?;
         let progress = Arc::new(MemberProgress::default());
         let cluster = MemberTask {
@@ -84,7 +84,7 @@ impl Member {
     ///
     /// # Errors
     /// When the stream ends first or the offer is refused.
-    pub(super) async fn offer(&self, offer: v1::Offer) -> Result<()> {
+    pub(crate) async fn offer(&self, offer: v1::Offer) -> Result<()> {
         let (sender, acknowledged) = oneshot::channel();
         self.asks.send((offer, sender)).await.ok().context("the cluster's task has ended")?;
         acknowledged.await.with_context(|| format!("the offer of {} was not taken", self.name))

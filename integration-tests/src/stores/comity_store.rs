@@ -1,6 +1,7 @@
 //! Comity's broker group as a store: a write is an accepted, queued request.
 
 use std::collections::{BTreeSet, HashSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,17 +11,20 @@ use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::{BrokerChannel, BrokerEndpoints};
 
 use super::numbered_requests::{join_origin, list_numbers, request};
-use super::store_policy::write_policy;
+use super::store_policy::{WRITERS, write_policy, writer};
 use super::{Client, LEADER_TIMEOUT, MEMBERS, Store};
 use crate::federation::broker_api::user_channel;
 use crate::federation::{Federation, FederationConfig};
 use crate::place::Place;
+use crate::programs::{run, utf8};
 use crate::wait::{PATIENCE, until};
 
 /// Three brokers.
 pub(crate) struct ComityStore {
     federation: Federation,
     brokers: BrokerEndpoints,
+    /// Clients so far; each has a connection of its own, and they take turns as users.
+    clients: AtomicUsize,
     _policy: tempfile::TempDir,
 }
 
@@ -42,13 +46,24 @@ impl ComityStore {
         })
         .await?;
         let brokers = BrokerEndpoints::new(federation.broker_addresses())?;
-        let store = Self { federation, brokers, _policy: policy };
+        for user in (0..WRITERS).map(writer) {
+            let (data, out) = (federation.broker_dir(1), crate::comity::identity(federation.dir(), &user));
+            run("comity-broker", &["issue-user", "--data", utf8(&data)?, "--name", &user, "--out", utf8(&out)?])
+                .await?;
+        }
+        let store = Self { federation, brokers, clients: AtomicUsize::new(0), _policy: policy };
         join_origin(store.channel("admin", &store.brokers)?).await?;
         Ok(store)
     }
 
     fn channel(&self, user: &str, brokers: &BrokerEndpoints) -> Result<BrokerChannel> {
         user_channel(self.federation.dir(), user, brokers)
+    }
+
+    /// A client of its own connection, as the next user.
+    fn submitter(&self, brokers: &BrokerEndpoints) -> Result<Submitter> {
+        let number = self.clients.fetch_add(1, Ordering::Relaxed) % WRITERS;
+        Ok(Submitter(self.channel(&writer(number), brokers)?))
     }
 
     fn alone(&self, member: usize) -> Result<BrokerEndpoints> {
@@ -76,11 +91,11 @@ impl Store for ComityStore {
     const NAME: &'static str = "comity";
 
     fn client(&self, first: usize) -> Result<Submitter> {
-        Ok(Submitter(self.channel("alice", &self.brokers.clone().starting_at(first))?))
+        self.submitter(&self.brokers.clone().starting_at(first))
     }
 
     fn client_of(&self, member: usize) -> Result<Submitter> {
-        Ok(Submitter(self.channel("alice", &self.alone(member)?)?))
+        self.submitter(&self.alone(member)?)
     }
 
     async fn leader(&self) -> Result<usize> {
@@ -118,7 +133,7 @@ impl Store for ComityStore {
     }
 }
 
-/// Alice, who submits.
+/// A user who submits.
 #[derive(Clone)]
 pub(crate) struct Submitter(BrokerChannel);
 

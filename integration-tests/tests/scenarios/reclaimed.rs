@@ -25,7 +25,7 @@ const JOB: &str = "train";
 /// The donors' only GPU is the one that the lease takes.
 const GPUS: u32 = 1;
 /// A pod that waits for a leased GPU counts as local use after a second instead of a minute.
-const RECLAIM_FOR_PENDING: &str = "sharing:\n  reclaimForPending: {afterSeconds: 1}\n";
+const RECLAIM_FOR_PENDING: &str = "sharing:\n  alwaysPullImages: false\n  reclaimForPending: {afterSeconds: 1}\n";
 /// The donor's pod that needs the GPU.
 const LOCAL_WORK: &str = "local-work";
 
@@ -136,6 +136,8 @@ async fn submit(burst: &Burst) -> Result<()> {
     let file = |name: &str| format!("--from-file={}", example.join(name).display());
     let program = ["-n", NAMESPACE, "create", "configmap", JOB, &file("train.py"), &file("store.py")];
     burst.clusters.origin.kubectl(&program).await?;
+    let to_donors = ["-n", NAMESPACE, "annotate", "configmap", JOB, "liqo.io/allow-reflection=true"];
+    burst.clusters.origin.kubectl(&to_donors).await?;
     let job = std::fs::read_to_string(example.join("job.yaml"))?;
     let image = job.lines().find_map(|line| line.trim().strip_prefix("image: ")).context("the Job has an image")?;
     ensure!(job.contains(&format!("comity.dev/checkpoint-secret: {CHECKPOINT_SECRET}")), "{job}");

@@ -86,6 +86,9 @@ pub struct Limits {
     pub max_lease_duration_ms: u64,
     /// `maxQueuedRequests`: most waiting requests in the federation. 10,000.
     pub max_queued_requests: u64,
+    /// `maxQueuedRequestsPerInstitution`: most waiting requests of an institution's tenants. A fifth of the
+    /// federation's, so that none fills the queue.
+    pub max_queued_requests_per_institution: u64,
     /// `maxQueuedRequestsPerTenant`: most waiting requests per tenant. 200.
     pub max_queued_requests_per_tenant: u64,
     /// `idleRelease`: idle time after which a lease is released, in milliseconds. None.
@@ -94,12 +97,16 @@ pub struct Limits {
     pub max_reclaims_per_tenant: Option<ReclaimLimit>,
 }
 
+/// Where policy does not say, an institution may have the federation's waiting requests divided by this.
+const INSTITUTION_DIVISOR: u64 = 5;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
             max_gpus_per_request_milli: 64_000,
             max_lease_duration_ms: 7 * 24 * 3_600_000,
             max_queued_requests: 10_000,
+            max_queued_requests_per_institution: 2_000,
             max_queued_requests_per_tenant: 200,
             idle_release_ms: None,
             max_reclaims_per_tenant: None,
@@ -192,6 +199,12 @@ fn read_limits(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Lim
         && let Some(count) = reader.number(&path, node, 1, 1_000_000)
     {
         limits.max_queued_requests = count;
+    }
+    limits.max_queued_requests_per_institution = limits.max_queued_requests.div_ceil(INSTITUTION_DIVISOR);
+    if let Some((path, node)) = fields.optional("maxQueuedRequestsPerInstitution", reader)
+        && let Some(count) = reader.number(&path, node, 1, 1_000_000)
+    {
+        limits.max_queued_requests_per_institution = count;
     }
     if let Some((path, node)) = fields.optional("maxQueuedRequestsPerTenant", reader)
         && let Some(count) = reader.number(&path, node, 1, 1_000_000)

@@ -34,6 +34,10 @@ pub enum EndReason {
     NodeLost,
     /// Its donor was silent for too long.
     DonorLost,
+    /// Its origin was evicted, or the origin's or tenant's institution is suspended.
+    OriginRevoked,
+    /// Its donor was evicted, or the donor's institution is suspended.
+    DonorRevoked,
     /// It was idle for as long as its request or policy allows.
     Idle,
 }
@@ -48,7 +52,15 @@ impl EndReason {
     /// Whether the lease was in use until its donor reclaimed it or failed.
     #[must_use]
     pub fn was_served(self) -> bool {
-        matches!(self, Self::Reclaimed | Self::Preempted | Self::DeviceLost | Self::NodeLost | Self::DonorLost)
+        matches!(
+            self,
+            Self::Reclaimed
+                | Self::Preempted
+                | Self::DeviceLost
+                | Self::NodeLost
+                | Self::DonorLost
+                | Self::DonorRevoked
+        )
     }
 
     /// The text form, as in "hold-expired".
@@ -68,6 +80,8 @@ impl EndReason {
             Self::DeviceLost => "device-lost",
             Self::NodeLost => "node-lost",
             Self::DonorLost => "donor-lost",
+            Self::OriginRevoked => "origin-revoked",
+            Self::DonorRevoked => "donor-revoked",
             Self::Idle => "idle",
         }
     }

@@ -1,11 +1,9 @@
 //! Certificate signing requests: the requester creates them, the authority verifies them.
 
 use std::fmt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData, SubjectPublicKeyInfo};
+use rcgen::{CertificateParams, DistinguishedName, KeyPair, PublicKeyData as _, SubjectPublicKeyInfo};
 use rustls_pki_types::CertificateDer;
-use rustls_pki_types::pem::PemObject;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -85,11 +83,9 @@ impl KeyAndCsr {
     }
 }
 
-/// The public key (SPKI DER) and the end of validity of a root certificate.
-pub(super) fn root_key_and_expiry(root_pem: &str) -> Result<(Vec<u8>, SystemTime), CaError> {
-    let fail = |reason: String| CaError::Identity(IdentityError::Certificate { reason });
-    let der = CertificateDer::from_pem_slice(root_pem.as_bytes()).map_err(|e| fail(e.to_string()))?;
-    let (_, root) = X509Certificate::from_der(&der).map_err(|e| fail(e.to_string()))?;
-    let end = u64::try_from(root.validity().not_after.timestamp()).unwrap_or(0);
-    Ok((root.public_key().raw.to_vec(), UNIX_EPOCH + Duration::from_secs(end)))
+/// The public key of a certificate, as SPKI DER.
+pub(super) fn public_key(certificate: &CertificateDer<'_>) -> Result<Vec<u8>, CaError> {
+    let (_, certificate) = X509Certificate::from_der(certificate)
+        .map_err(|error| IdentityError::Certificate { reason: error.to_string() })?;
+    Ok(certificate.public_key().raw.to_vec())
 }

@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::{IdentityError, IdentityPem, IdentitySource, PEM_MAX_BYTES, Roots, TlsIdentity};
+use super::{IdentityError, IdentityPem, IdentitySource, PEM_MAX_BYTES, Roots, TlsIdentity, succession};
 use crate::atomic_file::{self, FileError, PRIVATE, PUBLIC};
 use crate::secret::SecretString;
 
@@ -38,12 +38,12 @@ impl IdentityDir {
         self.file("ca.pem").exists() && self.file("cert.pem").exists() && self.file("key.pem").exists()
     }
 
-    /// Reads the federation's root certificate.
+    /// Reads the federation's root certificates.
     ///
     /// # Errors
-    /// [`IdentityError`] if it is missing or unreadable.
+    /// Like [`load`](Self::load).
     pub fn roots(&self) -> Result<Roots, IdentityError> {
-        Roots::from_pem(&self.read_text("ca.pem")?)
+        Ok(self.load()?.1.roots().clone())
     }
 
     /// Reads and validates the identity. Finishes a save that a crash interrupted.
@@ -71,13 +71,14 @@ impl IdentityDir {
         }
     }
 
-    /// Loads the identity for servers and clients, with the federation's root.
+    /// Loads the identity for servers and clients, with the federation's roots.
     ///
     /// # Errors
     /// Like [`load`](Self::load).
     pub fn open(&self) -> Result<(IdentitySource, Roots), IdentityError> {
         let (_, identity) = self.load()?;
-        Ok((IdentitySource::new(identity), self.roots()?))
+        let roots = identity.roots().clone();
+        Ok((IdentitySource::new(identity), roots))
     }
 
     /// Validates and stores an identity. The old one stays usable until the new one is complete.
@@ -93,6 +94,16 @@ impl IdentityDir {
         self.rename_durably("key.next.pem", "key.pem")?;
         self.rename_durably("cert.next.pem", "cert.pem")?;
         Ok(identity)
+    }
+
+    /// Stores what a broker answered to a renewal, if it is the same member's and brings no root of a stranger.
+    ///
+    /// # Errors
+    /// [`IdentityError`]; the identity then stays as it is.
+    pub fn renew(&self, pem: &IdentityPem) -> Result<TlsIdentity, IdentityError> {
+        let (_, current) = self.load()?;
+        succession::check(&current, &TlsIdentity::from_pem(pem)?)?;
+        self.save(pem)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -125,7 +136,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::ca::CertificateAuthority;
+    use crate::ca::{CertificateAuthority, PreviousRoot, RootAuthority};
     use crate::spiffe::{SpiffeId, TrustDomain};
 
     const HOUR: Duration = Duration::from_secs(3600);
@@ -170,6 +181,68 @@ mod tests {
         assert_eq!(dir.load().unwrap().0.chain, new.chain);
         assert_eq!(dir.load().unwrap().0.chain, new.chain);
         assert!(!dir.file("cert.next.pem").exists());
+    }
+
+    /// A root with the subject of a certificate.
+    fn root_named_like(pem: &str, key: &rcgen::KeyPair) -> String {
+        let der = crate::identity::parse_chain("certificate", pem).unwrap().remove(0);
+        let (_, certificate) = x509_parser::parse_x509_certificate(&der).unwrap();
+        let name = certificate.subject().iter_common_name().next().unwrap().as_str().unwrap().to_owned();
+        let mut params = rcgen::CertificateParams::default();
+        params.distinguished_name.push(rcgen::DnType::CommonName, name);
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        params.self_signed(key).unwrap().pem()
+    }
+
+    #[test]
+    fn broker_plants_a_root_by_renewal() {
+        let (home, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let dir = IdentityDir::new(home.path());
+        let domain = TrustDomain::new("dev.test").unwrap();
+        let id = SpiffeId::broker(domain.clone(), 1);
+        let root = RootAuthority::create(domain.clone(), now).unwrap();
+        let stolen = root.intermediate(HOUR * 2, PreviousRoot::Trusted, now).unwrap();
+        let make = |ca: &CertificateAuthority| ca.new_identity(&id, &[], HOUR, now).unwrap();
+        let first = make(&stolen);
+        dir.save(&first).unwrap();
+        let stays = |pem: &IdentityPem| {
+            let error = dir.renew(pem).unwrap_err();
+            assert_eq!(dir.load().unwrap().0.chain, first.chain);
+            error
+        };
+
+        // A root of its own: alone, beside the true one, and as issuer of the certificate.
+        let own = RootAuthority::create(domain.clone(), now).unwrap();
+        let evil = own.intermediate(HOUR * 2, PreviousRoot::Trusted, now).unwrap();
+        assert!(matches!(stays(&make(&evil)), IdentityError::NewRoot { .. }));
+        let both = format!("{}{}", stolen.root_pem(), evil.root_pem());
+        assert!(matches!(stays(&IdentityPem { ca: both, ..make(&stolen) }), IdentityError::NewRoot { .. }));
+        let alone = IdentityPem { ca: evil.root_pem().to_owned(), ..make(&stolen) };
+        assert!(matches!(stays(&alone), IdentityError::Certificate { .. }));
+        // The stolen key as a root, with the intermediate itself as the certificate that introduces it.
+        let key = rcgen::KeyPair::from_pem(stolen.key_pem().expose()).unwrap();
+        let planted = format!("{}{}", stolen.root_pem(), root_named_like(stolen.chain_pem(), &key));
+        assert!(matches!(stays(&IdentityPem { ca: planted, ..make(&stolen) }), IdentityError::NewRoot { .. }));
+
+        // The true successor, which the old root signed; then the old one goes.
+        let successor = root.successor(now).unwrap();
+        let next = make(&successor.intermediate(HOUR * 2, PreviousRoot::Trusted, now).unwrap());
+        assert_eq!(dir.renew(&next).unwrap().roots().hashes().count(), 2);
+        let last = make(&successor.intermediate(HOUR * 2, PreviousRoot::Dropped, now).unwrap());
+        assert_eq!(dir.renew(&last).unwrap().roots().hashes().count(), 1);
+        assert!(matches!(dir.renew(&first), Err(IdentityError::NewRoot { .. })));
+    }
+
+    #[test]
+    fn broker_renews_for_another_member() {
+        let (home, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let dir = IdentityDir::new(home.path());
+        let domain = TrustDomain::new("dev.test").unwrap();
+        let ca = CertificateAuthority::create(domain.clone(), now).unwrap();
+        let make = |number| ca.new_identity(&SpiffeId::broker(domain.clone(), number), &[], HOUR, now).unwrap();
+        dir.save(&make(1)).unwrap();
+        assert!(matches!(dir.renew(&make(2)), Err(IdentityError::OtherId { .. })));
+        dir.renew(&make(1)).unwrap();
     }
 
     #[test]

@@ -1,18 +1,20 @@
-//! The root certificate of a federation and its hash.
+//! The root certificates of a federation and their hashes.
 
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
 use rustls::RootCertStore;
-use rustls_pki_types::CertificateDer;
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::server::ParsedCertificate;
+use rustls_pki_types::{CertificateDer, UnixTime};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use thiserror::Error;
 
-use super::certificate::root_trust_domain;
-use super::{IdentityError, parse_chain, pem_error};
+use super::certificate::AuthorityFacts;
+use super::{IdentityError, parse_chain, pem_error, signature_algorithms};
 use crate::spiffe::TrustDomain;
 
 /// SHA-256 of the DER of a root certificate. Its text form has 64 hex digits.
@@ -73,42 +75,60 @@ impl From<RootHash> for String {
     }
 }
 
-/// The root certificate of a federation, with its trust domain.
+/// Trusted roots, at most: two while one takes over from the other, and a margin.
+const MAX_ROOTS: usize = 4;
+
+/// The trusted root certificates of a federation, with its trust domain.
 #[derive(Debug, Clone)]
 pub struct Roots {
     trust_domain: TrustDomain,
-    root: CertificateDer<'static>,
+    certificates: Arc<[CertificateDer<'static>]>,
     store: Arc<RootCertStore>,
 }
 
 impl Roots {
-    /// Parses a root certificate.
+    /// Parses root certificates. A root may name its trust domain; one that signs for more than Comity names none.
     ///
     /// # Errors
-    /// [`IdentityError`] if the text is not exactly one CA certificate with a trust domain.
-    pub fn from_pem(pem: &str) -> Result<Self, IdentityError> {
-        let mut chain = parse_chain("root certificate", pem)?;
-        let (Some(root), true) = (chain.pop(), chain.is_empty()) else {
-            return Err(pem_error("root certificate", "want exactly one certificate"));
-        };
-        Self::from_der(root)
+    /// [`IdentityError`] if the text is not one to four CA certificates, or one names another trust domain.
+    pub fn from_pem(pem: &str, trust_domain: &TrustDomain) -> Result<Self, IdentityError> {
+        const LABEL: &str = "root certificate";
+        let certificates = parse_chain(LABEL, pem)?;
+        if certificates.is_empty() || certificates.len() > MAX_ROOTS {
+            let reason = format!("it has {} certificates, want 1 to {MAX_ROOTS}", certificates.len());
+            return Err(pem_error(LABEL, reason));
+        }
+        Self::of(certificates, trust_domain)
     }
 
-    /// Parses a root certificate and compares its hash with the pin of a join token.
+    /// Parses root certificates, one of which must have the hash that a join token pins.
     ///
     /// # Errors
-    /// [`IdentityError::Pin`] if the hashes differ; otherwise like [`from_pem`](Self::from_pem).
-    pub fn from_pem_pinned(pem: &str, pin: &RootHash) -> Result<Self, IdentityError> {
-        let roots = Self::from_pem(pem)?;
-        let found = roots.sha256();
-        if bool::from(found.0.ct_eq(&pin.0)) { Ok(roots) } else { Err(IdentityError::Pin { expected: *pin, found }) }
+    /// [`IdentityError::Pin`] if none has; otherwise like [`from_pem`](Self::from_pem).
+    pub fn from_pem_pinned(pem: &str, trust_domain: &TrustDomain, pin: &RootHash) -> Result<Self, IdentityError> {
+        let roots = Self::from_pem(pem, trust_domain)?;
+        let first = roots.hashes().next();
+        match first {
+            Some(found) if !roots.contains(pin) => Err(IdentityError::Pin { expected: *pin, found }),
+            _ => Ok(roots),
+        }
     }
 
-    pub(crate) fn from_der(root: CertificateDer<'static>) -> Result<Self, IdentityError> {
-        let trust_domain = root_trust_domain(&root)?;
+    pub(crate) fn of(
+        certificates: Vec<CertificateDer<'static>>,
+        trust_domain: &TrustDomain,
+    ) -> Result<Self, IdentityError> {
         let mut store = RootCertStore::empty();
-        store.add(root.clone()).map_err(|error| IdentityError::Certificate { reason: error.to_string() })?;
-        Ok(Self { trust_domain, root, store: Arc::new(store) })
+        for root in &certificates {
+            match AuthorityFacts::of(root)?.trust_domain {
+                Some(named) if named != *trust_domain => {
+                    return Err(IdentityError::OtherTrustDomain { expected: named, found: trust_domain.clone() });
+                }
+                _ => {}
+            }
+            store.add(root.clone()).map_err(|error| IdentityError::Certificate { reason: error.to_string() })?;
+        }
+        Ok(Self { trust_domain: trust_domain.clone(), certificates: certificates.into(), store: Arc::new(store) })
     }
 
     /// The trust domain of the federation.
@@ -116,9 +136,45 @@ impl Roots {
         &self.trust_domain
     }
 
-    /// The hash that join tokens pin.
-    pub fn sha256(&self) -> RootHash {
-        RootHash::of(&self.root)
+    /// The hashes of the roots, in their order.
+    pub fn hashes(&self) -> impl Iterator<Item = RootHash> {
+        self.certificates.iter().map(RootHash::of)
+    }
+
+    /// Whether a root has this hash.
+    #[must_use]
+    pub fn contains(&self, hash: &RootHash) -> bool {
+        self.hashes().any(|found| bool::from(found.0.ct_eq(&hash.0)))
+    }
+
+    pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
+    }
+
+    /// Each root alone.
+    pub(crate) fn each(&self) -> impl Iterator<Item = Self> {
+        self.certificates.iter().filter_map(|root| Self::of(vec![root.clone()], &self.trust_domain).ok())
+    }
+
+    /// Of presented certificates those that may sign for this federation: authorities that name its trust domain. A root
+    /// may have signed others, for other purposes.
+    pub(crate) fn authorities<'a>(&self, presented: &[CertificateDer<'a>]) -> Vec<CertificateDer<'a>> {
+        let is_ours = |certificate: &&CertificateDer<'a>| {
+            AuthorityFacts::of(certificate).is_ok_and(|facts| facts.trust_domain.as_ref() == Some(&self.trust_domain))
+        };
+        presented.iter().filter(is_ours).cloned().collect()
+    }
+
+    /// Verifies the chain of a server's certificate up to a root.
+    pub(crate) fn verify_server(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<(), rustls::Error> {
+        let leaf = ParsedCertificate::try_from(leaf)?;
+        let algorithms = signature_algorithms().all;
+        verify_server_cert_signed_by_trust_anchor(&leaf, &self.store, intermediates, now, algorithms)
     }
 
     pub(crate) fn store(&self) -> Arc<RootCertStore> {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::ALPN;
 use super::verify_server::{ServerVerifier, Trust};
 use crate::crypto;
-use crate::identity::{RootHash, Roots, TlsIdentity};
+use crate::identity::{RootHash, TlsIdentity, TrustedRoots};
 use crate::spiffe::{SpiffeId, TrustDomain};
 
 /// TLS for connections to brokers. Cheap to clone. Each new connection presents the newest identity.
@@ -23,13 +23,16 @@ pub struct ClientTls {
 
 impl ClientTls {
     /// Presents the newest identity of the channel and trusts the federation's brokers.
-    pub const fn new(roots: Roots, identity: watch::Receiver<TlsIdentity>) -> Self {
-        Self { verifier: ServerVerifier { trust: Trust::Roots(roots), expected: None }, identity: Some(identity) }
+    pub fn new(roots: impl Into<TrustedRoots>, identity: watch::Receiver<TlsIdentity>) -> Self {
+        Self {
+            verifier: ServerVerifier { trust: Trust::Roots(roots.into()), expected: None },
+            identity: Some(identity),
+        }
     }
 
     /// Presents no certificate and trusts the federation's brokers.
-    pub const fn anonymous(roots: Roots) -> Self {
-        Self { verifier: ServerVerifier { trust: Trust::Roots(roots), expected: None }, identity: None }
+    pub fn anonymous(roots: impl Into<TrustedRoots>) -> Self {
+        Self { verifier: ServerVerifier { trust: Trust::Roots(roots.into()), expected: None }, identity: None }
     }
 
     /// For joining: presents no certificate and trusts brokers whose root has the pinned hash.

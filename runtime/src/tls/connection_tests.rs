@@ -1,5 +1,6 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod authorities;
 mod bounds;
 
 use std::net::SocketAddr;

@@ -18,6 +18,8 @@ pub struct PeerInfo {
     pub remote_addr: SocketAddr,
     /// End of the certificate's validity; `None` without certificate.
     pub cert_not_after: Option<SystemTime>,
+    /// Generation of the certificate; 0 without certificate.
+    pub generation: u64,
     /// Calls in progress on the connection. The server counts them, so that an idle connection can close.
     pub calls: OpenCalls,
 }
@@ -25,14 +27,19 @@ pub struct PeerInfo {
 impl PeerInfo {
     /// A peer without a certificate.
     pub fn anonymous(remote_addr: SocketAddr) -> Self {
-        Self { spiffe: None, remote_addr, cert_not_after: None, calls: OpenCalls::default() }
+        Self { spiffe: None, remote_addr, cert_not_after: None, generation: 0, calls: OpenCalls::default() }
     }
 
     /// Reads a chain that the TLS library has verified.
     pub(super) fn of(chain: Option<&[CertificateDer<'_>]>, remote_addr: SocketAddr) -> Self {
         let facts = chain.and_then(<[_]>::first).and_then(|leaf| CertificateFacts::of(leaf).ok());
-        let (spiffe, cert_not_after) = facts.map(|f| (f.id, f.not_after)).unzip();
-        Self { spiffe, cert_not_after, ..Self::anonymous(remote_addr) }
+        let Some(facts) = facts else { return Self::anonymous(remote_addr) };
+        Self {
+            spiffe: Some(facts.id),
+            cert_not_after: Some(facts.not_after),
+            generation: facts.generation,
+            ..Self::anonymous(remote_addr)
+        }
     }
 
     /// Whether the certificate has expired, while the connection stayed open.

@@ -30,6 +30,12 @@ pub enum Refusal {
         /// SPIFFE id of the certificate, unverified.
         id: SpiffeId,
     },
+    /// The root itself signed the certificate, rather than an intermediate.
+    #[error("certificate of '{id}' is signed by the root itself: members have certificates of an intermediate only")]
+    SignedByRoot {
+        /// SPIFFE id of the certificate.
+        id: SpiffeId,
+    },
     /// The server is not a broker.
     #[error("server is '{id}', want a broker")]
     NotABroker {

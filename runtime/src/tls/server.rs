@@ -33,7 +33,7 @@ use super::validity::RefusedForTime;
 use super::verify_client::{ClientCertificates, ClientVerifier};
 use super::{ALPN, ALPN_HTTP1};
 use crate::crypto;
-use crate::identity::{Roots, TlsIdentity};
+use crate::identity::{TlsIdentity, TrustedRoots};
 
 /// Why a handshake failed.
 #[derive(Debug, Error)]
@@ -59,18 +59,18 @@ pub struct ServerTls {
 
 impl ServerTls {
     /// Presents the newest identity of the channel. Client certificates are optional.
-    pub fn new(identity: watch::Receiver<TlsIdentity>, roots: &Roots) -> Self {
+    pub fn new(identity: watch::Receiver<TlsIdentity>, roots: impl Into<TrustedRoots>) -> Self {
         Self::with_client_certificates(identity, roots, ClientCertificates::Optional)
     }
 
     /// Like [`new`](Self::new), with optional or required client certificates.
     pub fn with_client_certificates(
         identity: watch::Receiver<TlsIdentity>,
-        roots: &Roots,
+        roots: impl Into<TrustedRoots>,
         clients: ClientCertificates,
     ) -> Self {
         let refused = RefusedForTime::default();
-        let verifier = ClientVerifier::new(roots, clients, refused.clone());
+        let verifier = ClientVerifier::new(roots.into(), clients, refused.clone());
         let mut config = ServerConfig::builder_with_provider(crypto::provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("ring supports TLS 1.3")

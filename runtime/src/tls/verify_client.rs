@@ -1,9 +1,9 @@
-//! Verifies client certificates: the chain to the federation's root, then the trust domain.
+//! Verifies client certificates: the chain through an intermediate to the federation's root, then the trust domain.
 
-use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
@@ -12,8 +12,7 @@ use rustls_pki_types::{CertificateDer, UnixTime};
 use super::refusal::Refusal;
 use super::validity::RefusedForTime;
 use crate::crypto;
-use crate::identity::{CertificateFacts, Roots};
-use crate::spiffe::TrustDomain;
+use crate::identity::{AuthorityFacts, CertificateFacts, Roots, TrustedRoots, signature_algorithms};
 
 /// Whether clients must present a certificate. A presented one is always verified.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,32 +25,46 @@ pub enum ClientCertificates {
 
 #[derive(Debug)]
 pub(super) struct ClientVerifier {
-    chain: Arc<dyn ClientCertVerifier>,
-    trust_domain: TrustDomain,
+    roots: TrustedRoots,
     certificates: ClientCertificates,
     refused: RefusedForTime,
 }
 
 impl ClientVerifier {
-    pub(super) fn new(roots: &Roots, certificates: ClientCertificates, refused: RefusedForTime) -> Self {
-        let builder = WebPkiClientVerifier::builder_with_provider(roots.store(), crypto::provider());
-        let chain = builder.build().expect("the store has one root and no revocation lists");
-        Self { chain, trust_domain: roots.trust_domain().clone(), certificates, refused }
+    pub(super) const fn new(roots: TrustedRoots, certificates: ClientCertificates, refused: RefusedForTime) -> Self {
+        Self { roots, certificates, refused }
     }
 
     /// Records the refusal of a client whose certificate would be valid at another time. Ignores other certificates, so
     /// that no stranger can make this server distrust its clock.
-    fn record_refusal(&self, error: &rustls::Error, leaf: &CertificateDer<'_>, intermediates: &[CertificateDer<'_>]) {
+    fn record_refusal(&self, error: &rustls::Error, chain: &Chain<'_>) {
         use CertificateError::{ExpiredContext, NotValidYetContext};
         let rustls::Error::InvalidCertificate(ExpiredContext { .. } | NotValidYetContext { .. }) = error else {
             return;
         };
-        let Ok(facts) = CertificateFacts::of(leaf) else { return };
-        let start = facts.not_before.duration_since(UNIX_EPOCH).unwrap_or_default();
-        let verified = self.chain.verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(start));
-        if verified.is_ok() && *facts.id.trust_domain() == self.trust_domain {
+        let Ok(facts) = CertificateFacts::of(chain.leaf) else { return };
+        let authorities = chain.authorities.iter().filter_map(|certificate| AuthorityFacts::of(certificate).ok());
+        let start = authorities.map(|authority| authority.not_before).fold(facts.not_before, SystemTime::max);
+        let start = start.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let verified = chain.verify(&chain.authorities, UnixTime::since_unix_epoch(start));
+        if verified.is_ok() && facts.id.trust_domain() == chain.roots.trust_domain() {
             self.refused.record(facts.id);
         }
+    }
+}
+
+/// A presented chain, and the roots that are trusted now.
+struct Chain<'a> {
+    leaf: &'a CertificateDer<'a>,
+    authorities: Vec<CertificateDer<'a>>,
+    roots: &'a Roots,
+}
+
+impl Chain<'_> {
+    fn verify(&self, authorities: &[CertificateDer<'_>], now: UnixTime) -> Result<(), rustls::Error> {
+        let builder = WebPkiClientVerifier::builder_with_provider(self.roots.store(), crypto::provider());
+        let verifier = builder.build().map_err(|error| rustls::Error::General(error.to_string()))?;
+        verifier.verify_client_cert(self.leaf, authorities, now).map(drop)
     }
 }
 
@@ -60,8 +73,9 @@ impl ClientCertVerifier for ClientVerifier {
         self.certificates == ClientCertificates::Required
     }
 
+    /// None: the roots may change, and clients have one certificate to choose from.
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.chain.root_hint_subjects()
+        &[]
     }
 
     fn verify_client_cert(
@@ -70,14 +84,19 @@ impl ClientCertVerifier for ClientVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        self.chain
-            .verify_client_cert(leaf, intermediates, now)
-            .inspect_err(|error| self.record_refusal(error, leaf, intermediates))
-            .map_err(|error| Refusal::explain(error, leaf, &self.trust_domain))?;
+        let roots = self.roots.current();
+        let trust_domain = roots.trust_domain();
+        let chain = Chain { leaf, authorities: roots.authorities(intermediates), roots: &roots };
+        chain
+            .verify(&chain.authorities, now)
+            .inspect_err(|error| self.record_refusal(error, &chain))
+            .map_err(|error| Refusal::explain(error, leaf, trust_domain))?;
         let id = CertificateFacts::of(leaf).map_err(Refusal::from)?.id;
-        if *id.trust_domain() != self.trust_domain {
-            let trust_domain = self.trust_domain.clone();
-            return Err(Refusal::OtherTrustDomain { id, trust_domain }.into());
+        if id.trust_domain() != trust_domain {
+            return Err(Refusal::OtherTrustDomain { id, trust_domain: trust_domain.clone() }.into());
+        }
+        if chain.verify(&[], now).is_ok() {
+            return Err(Refusal::SignedByRoot { id }.into());
         }
         Ok(ClientCertVerified::assertion())
     }
@@ -88,7 +107,7 @@ impl ClientCertVerifier for ClientVerifier {
         leaf: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chain.verify_tls12_signature(message, leaf, signed)
+        verify_tls12_signature(message, leaf, signed, &signature_algorithms())
     }
 
     fn verify_tls13_signature(
@@ -97,10 +116,10 @@ impl ClientCertVerifier for ClientVerifier {
         leaf: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.chain.verify_tls13_signature(message, leaf, signed)
+        verify_tls13_signature(message, leaf, signed, &signature_algorithms())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chain.supported_verify_schemes()
+        signature_algorithms().supported_schemes()
     }
 }

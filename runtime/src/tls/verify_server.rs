@@ -1,21 +1,20 @@
-//! Verifies server certificates: the chain to the known or pinned root, then the SPIFFE id. Ignores host names.
+//! Verifies server certificates: the chain through an intermediate to a known or pinned root, then the SPIFFE id.
+//! Ignores host names.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
-use rustls::server::ParsedCertificate;
 use rustls::{DigitallySignedStruct, SignatureScheme};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::refusal::Refusal;
-use crate::identity::{CertificateFacts, RootHash, Roots, signature_algorithms};
+use crate::identity::{CertificateFacts, RootHash, Roots, TrustedRoots, signature_algorithms};
 use crate::spiffe::{SpiffeId, TrustDomain};
 
-/// The trusted root.
+/// The trusted roots.
 #[derive(Debug, Clone)]
 pub(super) enum Trust {
-    /// A known root.
-    Roots(Roots),
+    /// Known roots.
+    Roots(TrustedRoots),
     /// Any presented root with the hash that the join token pins.
     Pinned { pin: RootHash, trust_domain: TrustDomain },
 }
@@ -28,28 +27,23 @@ pub(super) struct ServerVerifier {
 }
 
 impl ServerVerifier {
-    fn trust_domain(&self) -> &TrustDomain {
+    fn roots(&self, id: &SpiffeId, presented: &[CertificateDer<'_>]) -> Result<Roots, Refusal> {
         match &self.trust {
-            Trust::Roots(roots) => roots.trust_domain(),
-            Trust::Pinned { trust_domain, .. } => trust_domain,
-        }
-    }
-
-    fn roots(&self, presented: &[CertificateDer<'_>]) -> Result<Roots, Refusal> {
-        match &self.trust {
-            Trust::Roots(roots) => Ok(roots.clone()),
-            Trust::Pinned { pin, .. } => {
+            Trust::Roots(roots) => Ok(roots.current()),
+            Trust::Pinned { trust_domain, .. } if id.trust_domain() != trust_domain => {
+                Err(Refusal::OtherTrustDomain { id: id.clone(), trust_domain: trust_domain.clone() })
+            }
+            Trust::Pinned { pin, trust_domain } => {
                 let pinned = presented.iter().find(|certificate| RootHash::of(certificate) == *pin);
                 let root = pinned.ok_or(Refusal::Pin { pin: *pin })?;
-                Ok(Roots::from_der(root.clone().into_owned())?)
+                Ok(Roots::of(vec![root.clone().into_owned()], trust_domain)?)
             }
         }
     }
 
-    fn check_id(&self, id: SpiffeId) -> Result<(), Refusal> {
-        if id.trust_domain() != self.trust_domain() {
-            let trust_domain = self.trust_domain().clone();
-            return Err(Refusal::OtherTrustDomain { id, trust_domain });
+    fn check_id(&self, id: SpiffeId, trust_domain: &TrustDomain) -> Result<(), Refusal> {
+        if id.trust_domain() != trust_domain {
+            return Err(Refusal::OtherTrustDomain { id, trust_domain: trust_domain.clone() });
         }
         match &self.expected {
             Some(expected) if *expected != id => Err(Refusal::OtherServer { expected: expected.clone(), found: id }),
@@ -68,17 +62,15 @@ impl ServerCertVerifier for ServerVerifier {
         _ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let roots = self.roots(intermediates)?;
-        let parsed = ParsedCertificate::try_from(leaf)?;
-        verify_server_cert_signed_by_trust_anchor(
-            &parsed,
-            &roots.store(),
-            intermediates,
-            now,
-            signature_algorithms().all,
-        )
-        .map_err(|error| Refusal::explain(error, leaf, self.trust_domain()))?;
-        self.check_id(CertificateFacts::of(leaf).map_err(Refusal::from)?.id)?;
+        let id = CertificateFacts::of(leaf).map_err(Refusal::from)?.id;
+        let roots = self.roots(&id, intermediates)?;
+        roots
+            .verify_server(leaf, &roots.authorities(intermediates), now)
+            .map_err(|error| Refusal::explain(error, leaf, roots.trust_domain()))?;
+        if roots.verify_server(leaf, &[], now).is_ok() {
+            return Err(Refusal::SignedByRoot { id }.into());
+        }
+        self.check_id(id, roots.trust_domain())?;
         Ok(ServerCertVerified::assertion())
     }
 

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::call::own_labels;
+use comity_agent_kubernetes::guest_egress::egress_rules;
 use comity_agent_kubernetes::hami::HamiShare;
 use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::lease::lease_id::{
     DEVICES_ANNOTATION, GPU_RESOURCE_ANNOTATION, LEASE_LABEL, LEASE_NODES_LABEL, namespace_name,
 };
+use comity_agent_model::lease::target_namespace::TENANT_LABEL;
+use comity_agent_model::local_policy::GuestEgress;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret, ServiceAccount};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicySpec};
@@ -16,9 +19,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::api::ObjectMeta;
 
 use super::quota;
+use crate::DonorLease;
 use crate::lease_nodes::is_counted_by_node;
 use crate::lease_sharing::LeaseSharing;
-use crate::{DonorLease, TENANT_LABEL};
 
 /// Label with the borrowing cluster.
 const ORIGIN_LABEL: &str = "comity.dev/origin";
@@ -32,6 +35,9 @@ pub(crate) const TENANT_ROLE: &str = "comity-tenant";
 pub(crate) const ROLE_BINDING: &str = "comity-tenant";
 /// The Secret that the tenant's tokens are bound to: its deletion voids them.
 pub(crate) const TOKEN_SECRET: &str = "comity-token";
+
+/// The policy of the namespace's network.
+const NETWORK_POLICY: &str = "comity-lease";
 
 /// The manifest that operators apply; shared with the code, so that they cannot drift apart.
 const TENANT_ROLE_MANIFEST: &str = include_str!("../../../../deploy/agent/tenant-role.yaml");
@@ -75,18 +81,19 @@ pub(crate) fn namespace(lease: &DonorLease, sharing: &LeaseSharing, guests: &Gue
     Namespace { metadata, ..Namespace::default() }
 }
 
-/// Denies ingress from outside the namespace.
-pub(crate) fn network_policy(lease: &DonorLease) -> NetworkPolicy {
+/// Denies ingress from outside the namespace, and egress except to its own pods, DNS and the donor's open networks.
+pub(crate) fn network_policy(lease: &DonorLease, egress: &GuestEgress) -> NetworkPolicy {
     let everything = LabelSelector::default();
     let same_namespace = NetworkPolicyPeer { pod_selector: Some(everything.clone()), ..NetworkPolicyPeer::default() };
-    let rule = NetworkPolicyIngressRule { from: Some(vec![same_namespace]), ..NetworkPolicyIngressRule::default() };
+    let ingress =
+        NetworkPolicyIngressRule { from: Some(vec![same_namespace.clone()]), ..NetworkPolicyIngressRule::default() };
     NetworkPolicy {
-        metadata: metadata(lease, "comity-no-ingress"),
+        metadata: metadata(lease, NETWORK_POLICY),
         spec: Some(NetworkPolicySpec {
             pod_selector: Some(everything),
-            policy_types: Some(vec!["Ingress".to_owned()]),
-            ingress: Some(vec![rule]),
-            ..NetworkPolicySpec::default()
+            policy_types: Some(vec!["Ingress".to_owned(), "Egress".to_owned()]),
+            ingress: Some(vec![ingress]),
+            egress: Some(egress_rules(vec![same_namespace], egress)),
         }),
     }
 }
@@ -157,6 +164,9 @@ mod tests {
             "resourceclaimtemplates",
             "endpoints",
             "endpointslices",
+            "ingresses",
+            "gateways",
+            "httproutes",
         ];
         for rule in role.rules.unwrap() {
             let resources = rule.resources.unwrap();

@@ -145,6 +145,7 @@ impl VirtualNodeDonor for NodeLender {
     ) -> BoxFuture<'a, Result<LentNode, DeliveryError>> {
         Box::pin(async move {
             if let Some(LabelledGuests { labels, policies }) = &self.guests {
+                policies.check_agent().await?;
                 for policy in GuestPolicy::of_labels(labels) {
                     policies.check(policy).await?;
                 }

@@ -9,7 +9,7 @@ use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 use super::VirtualNodeOrigin;
-use crate::{DEFAULT_TARGET_NAMESPACE, OriginLease, VirtualNodeGrant};
+use crate::{OriginLease, VirtualNodeGrant};
 
 impl VirtualNodeOrigin for LiqoOrigin {
     fn answer<'a>(
@@ -44,10 +44,8 @@ impl VirtualNodeOrigin for LiqoOrigin {
                 lease_id: lease.lease_id,
                 slice: grant.slice.clone(),
                 resources: grant.resources.clone(),
-                target_namespace: match lease.target_namespace.as_str() {
-                    "" => DEFAULT_TARGET_NAMESPACE.to_owned(),
-                    name => name.to_owned(),
-                },
+                target_namespace: lease.namespace().to_owned(),
+                tenant: lease.tenant.clone(),
             };
             Self::accept(self, peer, &request).await?;
             // The slice, the virtual node and the Node have one name.

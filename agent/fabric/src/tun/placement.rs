@@ -1,7 +1,7 @@
 //! Chooses the addresses at which this cluster sees another cluster's pod networks. Pure.
 //!
-//! A network keeps its addresses unless they conflict with this cluster's or another one's. Otherwise it gets a range
-//! of its own size from `fabric.tun.remap`.
+//! A network keeps its addresses if this cluster's configuration lists them, and they conflict neither with this
+//! cluster's nor with another one's. Otherwise it gets a range of its own size from `fabric.tun.remap`.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -21,6 +21,8 @@ pub struct PlacementRequest<'a> {
     pub networks: &'a [Ipv4Net],
     /// Where the other side may be reached outside the tunnel.
     pub endpoints: &'a [SocketAddr],
+    /// Networks in which pods of other clusters keep their addresses.
+    pub listed: &'a [Ipv4Net],
     /// Pod networks of this cluster.
     pub own: &'a [Ipv4Net],
     /// Ranges that this cluster chose before; they stay where possible.
@@ -76,16 +78,20 @@ pub(super) fn place(
     let mut placed = Vec::with_capacity(networks.len());
     for there in &networks {
         let before = request.chosen.iter().find(|chosen| chosen.there == *there);
-        let network = match (before, busy.conflict(*there)) {
+        let obstacle = match busy.conflict(*there) {
+            Some(conflict) => Some(format!("overlaps with {} ({})", conflict.net, conflict.what)),
+            None if request.listed.iter().any(|listed| listed.contains(there)) => None,
+            None => Some("is in none of liqo.peerNetworks".to_owned()),
+        };
+        let network = match (before, obstacle) {
             (Some(before), _) if busy.conflict_of_range(before.here, &networks).is_none() => *before,
             (_, None) => PodNetwork::unchanged(*there),
-            (_, Some(conflict)) => {
-                let own = format!("{} ({})", conflict.net, conflict.what);
+            (_, Some(why)) => {
                 let here =
                     free_range(there.prefix_len(), pool, &busy, &networks).ok_or_else(|| FabricError::NoFreeRange {
                         peering: request.peering.to_owned(),
                         theirs: *there,
-                        own,
+                        why,
                         pool: shown(pool),
                     })?;
                 PodNetwork { there: *there, here }
@@ -141,6 +147,7 @@ mod tests {
 
     struct Case<'a> {
         networks: &'a [&'a str],
+        listed: &'a [&'a str],
         own: &'a [&'a str],
         chosen: &'a [PodNetwork],
         taken: &'a [&'a str],
@@ -149,6 +156,7 @@ mod tests {
 
     const CASE: Case<'_> = Case {
         networks: &["10.244.0.0/16"],
+        listed: &["0.0.0.0/0"],
         own: &["10.244.0.0/16"],
         chosen: &[],
         taken: &[],
@@ -157,12 +165,14 @@ mod tests {
 
     fn placed(case: &Case<'_>) -> Result<Vec<String>, String> {
         let (networks, own, taken) = (nets(case.networks), nets(case.own), nets(case.taken));
+        let listed = nets(case.listed);
         let endpoints = ["192.0.2.7:51871".parse().unwrap()];
         let request = PlacementRequest {
             peering: "peer-1",
             cluster: "north",
             networks: &networks,
             endpoints: &endpoints,
+            listed: &listed,
             own: &own,
             chosen: case.chosen,
             taken: &taken,
@@ -185,6 +195,17 @@ mod tests {
             let own: &[&str] = &["10.244.0.0/16", "10.1.0.0/16"];
             assert!(placed(&Case { networks, own, ..CASE }).unwrap()[0].starts_with("100."), "{networks:?}");
         }
+    }
+
+    #[test]
+    fn a_network_that_is_not_listed_is_remapped() {
+        // The other side could claim the addresses of anybody whom this cluster's pods talk to.
+        let case = Case { networks: &["10.1.0.0/16", "192.168.0.0/24"], listed: &["10.1.0.0/16"], ..CASE };
+        assert_eq!(placed(&case).unwrap(), ["10.1.0.0/16", "100.64.0.0/24"]);
+        let part_of_it = Case { networks: &["10.0.0.0/15"], listed: &["10.1.0.0/16"], ..CASE };
+        assert!(placed(&part_of_it).unwrap()[0].starts_with("100."));
+        let error = placed(&Case { networks: &["10.0.0.0/9"], listed: &[], ..CASE }).unwrap_err();
+        assert!(error.contains("is in none of liqo.peerNetworks") && error.contains("fabric.tun.remap"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Table `inet comity`, as a script for `nft`. Pure: from the fabric's state to text.
 //!
-//! - TCP to the donor's API server goes to this process, which sends it through the tunnel.
+//! - TCP of pods, and of this process's own user, to the donor's API server goes to this process, which sends it through
+//!   the tunnel.
 //! - Only packets between the two sides of a `Reach` pass the tunnel, on new and old connections alike, so a removed
 //!   address loses its connections at once.
 //! - The kubelet's port is closed whatever a `Reach` allows.
@@ -35,6 +36,8 @@ pub(super) struct PeerRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
     pub(super) device: String,
+    /// User id of this process: other programs of the host keep their ways.
+    pub(super) user: u32,
     pub(super) peers: BTreeMap<String, PeerRules>,
     pub(super) overlay: Option<OverlayRules>,
 }
@@ -99,7 +102,8 @@ impl Rules {
         self.chain(text, "prerouting", "nat hook prerouting priority -105", |rule| {
             to_tunnel(rule, &format!("iifname != \"{device}\" "));
         });
-        self.chain(text, "output", "nat hook output priority -105", |rule| to_tunnel(rule, ""));
+        let own = format!("meta skuid {} ", self.user);
+        self.chain(text, "output", "nat hook output priority -105", |rule| to_tunnel(rule, &own));
         self.chain(text, "postrouting", "nat hook postrouting priority 95", |rule| {
             for peer in self.peers.values() {
                 let (local, remote) = (peer.allowed.local, peer.allowed.remote);

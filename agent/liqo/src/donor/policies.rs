@@ -1,6 +1,7 @@
 //! The admission policies that limit consumers to their leases, and their parameters. Pure.
 //!
-//! The policies depend on the settings only; the grants are in a ConfigMap that they take as parameter, because an API
+//! The cluster's owner applies the policies, so that whoever controls the agent cannot weaken them. They depend on the
+//! settings only; the grants are in a ConfigMap that they take as parameter and that only the agent writes. An API
 //! server needs a second to compile a changed policy, but sees a changed ConfigMap at once. Without the ConfigMap all
 //! requests are refused.
 //!
@@ -8,6 +9,7 @@
 //! count as consumers.
 
 mod cel;
+mod consumer_objects;
 mod container_resources;
 mod expressions;
 mod pods;
@@ -24,33 +26,40 @@ pub(crate) use terms::CONSUMER_NAMESPACE_LABEL;
 /// Label of the policies, their bindings and their ConfigMap.
 pub(crate) const PART_LABEL: (&str, &str) = ("app.kubernetes.io/component", "liqo-donor");
 
+/// The file with the policies of the default settings.
+pub const POLICIES_MANIFEST: &str = "deploy/agent/liqo-policies.yaml";
+const MANIFEST_HEAD: &str = "\
+# The policies that hold clusters which borrow through Liqo to their leases. The cluster's owner applies them; the agent
+# only reads them, and lends no virtual nodes while one is missing or differs. Printed by `comity-agent liqo-policies`:
+# print them again with --config if liqo.namespace, liqo.agentNamespace or liqo.sameNamespaceNames is not the default.
+";
+/// ServiceAccount of the agent, in its namespace.
+const AGENT_ACCOUNT: &str = "comity-agent";
+
 /// Names of the policies, and of their bindings.
-pub const POLICY_NAMES: [&str; 6] = [
+pub const POLICY_NAMES: [&str; 7] = [
     "comity-liqo-slice-status",
     "comity-liqo-slice-spec",
     "comity-liqo-namespacemap",
     "comity-liqo-shadowpod",
     "comity-liqo-objects",
     "comity-liqo-pod",
+    "comity-liqo-grants",
 ];
 
 /// Name of the ConfigMap with the leases in force.
 #[must_use]
-pub const fn params_name() -> &'static str {
+pub(crate) const fn params_name() -> &'static str {
     "comity-liqo-grants"
 }
 
 /// Settings of the policies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySettings {
-    /// User name of this agent: see [`own_user_name`](crate::own_user_name).
-    pub agent_user: String,
-    /// Namespace of the ConfigMap: the agent's own.
+    /// Namespace of the ConfigMap and of the agent's ServiceAccount.
     pub agent_namespace: String,
     /// Namespace that Liqo is installed in.
     pub liqo_namespace: String,
-    /// This cluster's own Liqo id.
-    pub liqo_id: String,
     /// Further user names that may write what consumers may not: a backup tool, say.
     pub trusted_users: Vec<String>,
     /// Whether remote namespaces may have the name that they have on the origin. Otherwise they end in "-" and its Liqo
@@ -67,14 +76,18 @@ pub struct PolicySettings {
 }
 
 impl PolicySettings {
-    /// The strict defaults.
-    #[must_use]
-    pub fn new(agent_user: &str, agent_namespace: &str, liqo_id: &str) -> Self {
+    /// User name of the agent: the one ServiceAccount that `deploy/agent/admission.yaml` restricts.
+    fn agent_user(&self) -> String {
+        format!("system:serviceaccount:{}:{AGENT_ACCOUNT}", self.agent_namespace)
+    }
+}
+
+/// The strict defaults.
+impl Default for PolicySettings {
+    fn default() -> Self {
         Self {
-            agent_user: agent_user.to_owned(),
-            agent_namespace: agent_namespace.to_owned(),
+            agent_namespace: "comity-system".to_owned(),
             liqo_namespace: "liqo".to_owned(),
-            liqo_id: liqo_id.to_owned(),
             trusted_users: Vec::new(),
             same_names: false,
             refuse_privilege_escalation: false,
@@ -85,25 +98,58 @@ impl PolicySettings {
     }
 }
 
-/// The ConfigMap, then each policy and its binding. Every field that an API server would fill in is there, so that what
-/// is read back can be compared.
+/// Each policy and its binding. Every field that an API server would fill in is there, so that what is read back can be
+/// compared.
 #[must_use]
-pub fn policy_objects(settings: &PolicySettings, grants: &Grants) -> Vec<Value> {
-    let mut objects = vec![json!({
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": { "name": params_name(), "namespace": settings.agent_namespace, "labels": labels() },
-        "data": terms::terms(grants),
-    })];
-    for policy in expressions::all(settings).into_iter().chain([pods::pod()]) {
-        objects.push(policy.object());
-        objects.push(policy.binding(settings));
-    }
-    objects
+pub(crate) fn policy_objects(settings: &PolicySettings) -> Vec<Value> {
+    let others = [consumer_objects::objects(settings), pods::pod(), consumer_objects::grants(settings)];
+    let all = expressions::all(settings).into_iter().chain(others);
+    all.flat_map(|policy| [policy.object(), policy.binding(settings)]).collect()
 }
 
+/// The same as a manifest for kubectl.
+///
+/// # Errors
+/// If a string cannot be written as YAML.
+pub fn policy_manifest(settings: &PolicySettings) -> Result<String, serde_saphyr::ser::Error> {
+    let objects = policy_objects(settings).iter().map(serde_saphyr::to_string).collect::<Result<Vec<_>, _>>()?;
+    Ok(format!("{MANIFEST_HEAD}{}", objects.join("---\n")))
+}
+
+/// The ConfigMap with the leases in force; `liqo_id` is this cluster's own.
+#[must_use]
+pub(crate) fn grants_object(settings: &PolicySettings, liqo_id: &str, grants: &Grants) -> Value {
+    let labels = json!({ MANAGED_BY.0: MANAGED_BY.1, PART_LABEL.0: PART_LABEL.1 });
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": { "name": params_name(), "namespace": settings.agent_namespace, "labels": labels },
+        "data": terms::terms(liqo_id, grants),
+    })
+}
+
+/// Labels of the policies and bindings, which are the owner's.
 fn labels() -> Value {
-    json!({ MANAGED_BY.0: MANAGED_BY.1, PART_LABEL.0: PART_LABEL.1 })
+    json!({ PART_LABEL.0: PART_LABEL.1 })
+}
+
+/// Which namespaces a policy looks into.
+enum Namespaces {
+    All,
+    OfConsumers,
+    Named(String),
+}
+
+impl Namespaces {
+    fn selector(&self) -> Value {
+        match self {
+            Self::All => json!({}),
+            Self::OfConsumers => {
+                json!({ "matchExpressions": [{ "key": CONSUMER_NAMESPACE_LABEL, "operator": "Exists" }] })
+            }
+            Self::Named(name) => json!({ "matchLabels": { "kubernetes.io/metadata.name": name } }),
+        }
+    }
 }
 
 /// One policy, before it is an object.
@@ -112,8 +158,11 @@ struct Policy {
     /// API group and the resources in it.
     resources: Vec<(&'static str, Vec<&'static str>)>,
     operations: &'static [&'static str],
-    /// Whether it looks only into namespaces of consumers.
-    consumer_namespaces_only: bool,
+    namespaces: Namespaces,
+    /// The only object that it judges; `None`: all.
+    object_name: Option<&'static str>,
+    /// Whether it reads the grants. The API server refuses what it judges while they are missing.
+    reads_grants: bool,
     /// Which requests it judges.
     condition: MatchCondition,
     variables: Vec<(&'static str, String)>,
@@ -140,17 +189,16 @@ impl Policy {
             .resources
             .iter()
             .map(|(group, resources)| {
-                json!({
+                let mut rule = json!({
                     "apiGroups": [group], "apiVersions": ["*"], "operations": self.operations,
                     "resources": resources, "scope": "Namespaced",
-                })
+                });
+                if let Some(name) = self.object_name {
+                    rule["resourceNames"] = json!([name]);
+                }
+                rule
             })
             .collect();
-        let namespaces = if self.consumer_namespaces_only {
-            json!({ "matchExpressions": [{ "key": CONSUMER_NAMESPACE_LABEL, "operator": "Exists" }] })
-        } else {
-            json!({})
-        };
         let variables: Vec<Value> =
             self.variables.iter().map(|(name, expression)| json!({ "name": name, "expression": expression })).collect();
         let validations: Vec<Value> = self
@@ -162,16 +210,15 @@ impl Policy {
                 })
             })
             .collect();
-        json!({
+        let mut object = json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingAdmissionPolicy",
             "metadata": { "name": self.name, "labels": labels() },
             "spec": {
                 "failurePolicy": "Fail",
-                "paramKind": { "apiVersion": "v1", "kind": "ConfigMap" },
                 "matchConstraints": {
                     "matchPolicy": "Equivalent",
-                    "namespaceSelector": namespaces,
+                    "namespaceSelector": self.namespaces.selector(),
                     "objectSelector": {},
                     "resourceRules": rules,
                 },
@@ -179,24 +226,28 @@ impl Policy {
                 "variables": variables,
                 "validations": validations,
             },
-        })
+        });
+        if self.reads_grants {
+            object["spec"]["paramKind"] = json!({ "apiVersion": "v1", "kind": "ConfigMap" });
+        }
+        object
     }
 
     fn binding(&self, settings: &PolicySettings) -> Value {
-        json!({
+        let mut binding = json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingAdmissionPolicyBinding",
             "metadata": { "name": self.name, "labels": labels() },
-            "spec": {
-                "policyName": self.name,
-                "paramRef": {
-                    "name": params_name(),
-                    "namespace": settings.agent_namespace,
-                    "parameterNotFoundAction": "Deny",
-                },
-                "validationActions": ["Deny"],
-            },
-        })
+            "spec": { "policyName": self.name, "validationActions": ["Deny"] },
+        });
+        if self.reads_grants {
+            binding["spec"]["paramRef"] = json!({
+                "name": params_name(),
+                "namespace": settings.agent_namespace,
+                "parameterNotFoundAction": "Deny",
+            });
+        }
+        binding
     }
 }
 

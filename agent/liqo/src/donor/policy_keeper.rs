@@ -1,4 +1,5 @@
-//! Writes and watches the admission policies, and publishes whether they are in force. Otherwise nothing may be lent.
+//! Watches the admission policies, writes the grants that they read, and publishes whether they are in force. Otherwise
+//! nothing may be lent. The agent has no right to write a policy: the cluster's owner restores one that is missing.
 
 mod seen_objects;
 
@@ -7,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::{CallError, within_limit};
-use comity_agent_kubernetes::call::{FIELD_MANAGER, creating};
+use comity_agent_kubernetes::call::{FIELD_MANAGER, call, creating};
+use comity_agent_model::delivery_error::DeliveryError;
 use futures::{Stream, StreamExt as _};
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
@@ -21,7 +23,8 @@ use tokio::time::Instant;
 
 use super::grants::Grants;
 use super::pace::Pace;
-use super::policies::{PART_LABEL, PolicySettings, params_name, policy_objects};
+use super::policies::{PART_LABEL, POLICIES_MANIFEST, PolicySettings, grants_object, params_name, policy_objects};
+use super::rights::DONOR_MANIFEST;
 use seen_objects::{SeenObjects, is_as_wanted, kind, text};
 
 /// API servers look for changed policies once a second, and then compile them.
@@ -34,6 +37,32 @@ type Health = Result<(), String>;
 /// An event of a watch, with the kind of its object.
 type WatchEvent = (&'static str, watcher::Result<Event<DynamicObject>>);
 
+/// Policies and bindings of this cluster that are missing, or differ from what these settings need.
+///
+/// # Errors
+/// [`DeliveryError`].
+pub async fn missing_policies(client: &Client, settings: &PolicySettings) -> Result<Vec<String>, DeliveryError> {
+    let mut seen = SeenObjects::default();
+    for kind in [POLICY, BINDING] {
+        let objects = Api::<DynamicObject>::all_with(client.clone(), &resource(kind));
+        let ours = ListParams::default().labels(&ours());
+        for object in call(&format!("list objects of kind {kind}"), objects.list(&ours)).await?.items {
+            seen.remember((kind.to_owned(), object.name_any()), version(&object), content(&object));
+        }
+    }
+    Ok(wrong_ones(&seen, &policy_objects(settings)))
+}
+
+/// Names of the wanted objects that are not as they should be.
+fn wrong_ones(seen: &SeenObjects, wanted: &[Value]) -> Vec<String> {
+    wanted.iter().filter(|object| !seen.holds(object)).map(name).collect()
+}
+
+/// Selector of the policies and bindings.
+fn ours() -> String {
+    format!("{}={}", PART_LABEL.0, PART_LABEL.1)
+}
+
 /// The task that keeps the policies; ends when this is dropped.
 #[derive(Debug)]
 pub struct PolicyKeeper {
@@ -43,18 +72,26 @@ pub struct PolicyKeeper {
 }
 
 impl PolicyKeeper {
-    /// Begins to write and watch. Must be called within a tokio runtime.
+    /// Begins to watch, and to write the grants; `liqo_id` is this cluster's own. Must be called within a tokio runtime.
     #[must_use]
-    pub fn start(client: Client, settings: PolicySettings, grants: watch::Receiver<Arc<Grants>>) -> Self {
+    pub fn start(
+        client: Client,
+        settings: PolicySettings,
+        liqo_id: &str,
+        grants: watch::Receiver<Arc<Grants>>,
+    ) -> Self {
         let (publish, health) = watch::channel(Err("the admission policies have not been checked yet".to_owned()));
         let (publish_in_force, in_force) = watch::channel(Arc::default());
         let keeping = Keeping {
             client,
+            policies: policy_objects(&settings),
             settings,
+            liqo_id: liqo_id.to_owned(),
             publish,
             publish_in_force,
             seen: SeenObjects::default(),
             listed: BTreeSet::new(),
+            is_awaited: false,
             in_effect_at: None,
             pace: Pace::default(),
         };
@@ -83,12 +120,17 @@ impl Drop for PolicyKeeper {
 struct Keeping {
     client: Client,
     settings: PolicySettings,
+    liqo_id: String,
+    /// Policies and bindings, as they should be.
+    policies: Vec<Value>,
     publish: watch::Sender<Health>,
     publish_in_force: watch::Sender<Arc<Grants>>,
     seen: SeenObjects,
     /// Kinds whose list has been read.
     listed: BTreeSet<&'static str>,
-    /// When the policies written last take effect.
+    /// Whether a policy was missing or differed when last looked at.
+    is_awaited: bool,
+    /// When policies that were applied just now take effect.
     in_effect_at: Option<Instant>,
     pace: Pace,
 }
@@ -115,7 +157,7 @@ impl Keeping {
     }
 
     fn watches(&self) -> impl Stream<Item = WatchEvent> + Send + use<> {
-        let labels = format!("{}={}", PART_LABEL.0, PART_LABEL.1);
+        let labels = ours();
         let ours = |kind: &'static str| {
             let api = Api::<DynamicObject>::all_with(self.client.clone(), &resource(kind));
             watcher::watcher(api, watcher::Config::default().labels(&labels))
@@ -146,57 +188,50 @@ impl Keeping {
             Err(error) => {
                 tracing::warn!(kind, %error, "a watch of the admission policies failed and restarts");
                 if self.publish.borrow().is_err() {
-                    let text = format!("cannot watch {kind}: {error}; apply deploy/agent/liqo-donor.yaml");
+                    let text = format!("cannot watch {kind}: {error}; apply {DONOR_MANIFEST}");
                     self.publish.send_modify(|health| *health = Err(text));
                 }
             }
         }
     }
 
-    /// Compares, logs differences and corrects them. Returns the time of the next attempt, if one is needed.
+    /// Compares, logs differences, and writes the grants. Returns the time of the next attempt, if one is needed.
     async fn settle(&mut self, grants: &Grants) -> Option<Instant> {
-        let wanted = policy_objects(&self.settings, grants);
-        self.seen.note_agreement(&wanted);
-        let wrong: Vec<&Value> = wanted.iter().filter(|object| !self.seen.holds(object)).collect();
-        if wrong.is_empty() {
-            self.report_healthy(grants);
-            return None;
+        let wrong = wrong_ones(&self.seen, &self.policies);
+        if !wrong.is_empty() {
+            (self.is_awaited, self.in_effect_at) = (true, None);
+            self.report_unhealthy(format!(
+                "missing or different: {}; as this cluster's owner run kubectl apply, and kubectl replace, -f \
+                 {POLICIES_MANIFEST}: the agent may not write policies",
+                wrong.join(", ")
+            ));
+        } else if std::mem::take(&mut self.is_awaited) {
+            self.in_effect_at = Some(Instant::now() + TAKES_EFFECT);
         }
-        let broken: Vec<String> =
-            wrong.iter().filter(|object| !self.seen.is_our_own_change(object)).map(|object| name(object)).collect();
-        if !broken.is_empty() {
-            self.report_broken(&broken);
-        }
-        if let Some(due) = self.pace.due().filter(|due| *due > Instant::now() && !broken.is_empty()) {
-            return Some(due);
-        }
-        if !broken.is_empty() {
-            self.pace.attempt(Instant::now());
-        }
-        for object in wrong {
-            if let Err(error) = self.write(object).await {
-                let text = format!("cannot write {}: {error}; apply deploy/agent/liqo-donor.yaml", name(object));
-                self.report_unhealthy(text);
+        let terms = grants_object(&self.settings, &self.liqo_id, grants);
+        self.seen.note_agreement(&terms);
+        if !self.seen.holds(&terms) {
+            let is_altered = !self.seen.is_our_own_change(&terms);
+            if let Some(due) = self.pace.due().filter(|due| is_altered && *due > Instant::now()) {
+                return Some(due);
+            }
+            if is_altered {
+                tracing::warn!(
+                    name = params_name(),
+                    "the ConfigMap of the grants is missing or altered; it is written"
+                );
+                self.pace.attempt(Instant::now());
+            }
+            if let Err(error) = self.write(&terms).await {
+                self.report_unhealthy(format!("cannot write {}: {error}; apply {DONOR_MANIFEST}", name(&terms)));
                 self.pace.attempt(Instant::now());
                 return self.pace.due();
             }
         }
-        if self.in_effect_at.is_none() {
+        if wrong.is_empty() {
             self.report_healthy(grants);
         }
         None
-    }
-
-    fn report_broken(&self, broken: &[String]) {
-        let names = broken.join(", ");
-        if self.seen.was_complete() {
-            return self.report_unhealthy(format!("missing or altered: {names}; they are being restored"));
-        }
-        let text = format!("not written yet: {names}");
-        if *self.publish.borrow() != Err(text.clone()) {
-            tracing::info!(objects = names, "this agent's admission policies are missing or differ; they are written");
-            self.publish.send_modify(|health| *health = Err(text));
-        }
     }
 
     fn report_unhealthy(&self, text: String) {
@@ -232,7 +267,8 @@ impl Keeping {
 
     /// Applies the object; replaces it if fields that somebody else added remain.
     async fn write(&mut self, wanted: &Value) -> Result<(), CallError> {
-        let api = self.api(wanted);
+        let namespace = &self.settings.agent_namespace;
+        let api = Api::<DynamicObject>::namespaced_with(self.client.clone(), namespace, &resource(TERMS));
         let name = text(wanted, "/metadata/name");
         let parameters = PatchParams::apply(FIELD_MANAGER).force();
         let mut written = within_limit(api.patch(name, &parameters, &Patch::Apply(wanted))).await?;
@@ -243,20 +279,9 @@ impl Keeping {
             let parameters = creating();
             written = within_limit(api.replace(name, &parameters, &whole)).await?;
         }
-        tracing::info!(kind = kind(wanted), name, "wrote an object of the admission policies");
-        if kind(wanted) != TERMS {
-            self.in_effect_at = Some(Instant::now() + TAKES_EFFECT);
-        }
+        tracing::info!(name, "wrote the grants of the admission policies");
         self.seen.note_write(wanted, version(&written), content(&written));
         Ok(())
-    }
-
-    fn api(&self, wanted: &Value) -> Api<DynamicObject> {
-        let resource = resource(kind(wanted));
-        match wanted.pointer("/metadata/namespace").and_then(Value::as_str) {
-            Some(namespace) => Api::namespaced_with(self.client.clone(), namespace, &resource),
-            None => Api::all_with(self.client.clone(), &resource),
-        }
     }
 }
 
@@ -280,4 +305,52 @@ fn name(object: &Value) -> String {
 /// The part of an object that is compared.
 fn content(object: &DynamicObject) -> Value {
     ["spec", "data"].iter().find_map(|part| object.data.get(*part)).cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// An API server with these policies and bindings.
+    fn client(objects: Vec<Value>) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let is_of_bindings = request.uri().path().ends_with("bindings");
+            let kind = if is_of_bindings { BINDING } else { POLICY };
+            let found = objects.iter().filter(|object| text(object, "/kind") == kind);
+            let list = json!({
+                "apiVersion": "admissionregistration.k8s.io/v1", "kind": format!("{kind}List"), "metadata": {},
+                "items": found.collect::<Vec<_>>(),
+            });
+            let answer = Response::builder().body(Body::from(list.to_string().into_bytes()));
+            async move { answer.map_err(std::io::Error::other) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn the_owner_is_told_which_policy_is_missing_older_or_changed() {
+        let settings = PolicySettings::default();
+        let missing = async |objects: Vec<Value>| missing_policies(&client(objects), &settings).await.unwrap();
+        let shipped = policy_objects(&settings);
+        assert!(missing(shipped.clone()).await.is_empty());
+        assert_eq!(missing(Vec::new()).await.len(), shipped.len());
+        let others = PolicySettings { same_names: true, ..PolicySettings::default() };
+        assert_eq!(missing(policy_objects(&others)).await, ["ValidatingAdmissionPolicy comity-liqo-namespacemap"]);
+        for (at, path, value) in [
+            (0, "/spec/failurePolicy", json!("Ignore")),
+            (0, "/spec/validations/0/expression", json!("true")),
+            (0, "/spec/matchConditions/0/expression", json!("false")),
+            (1, "/spec/validationActions", json!(["Audit"])),
+            (1, "/spec/policyName", json!("another")),
+        ] {
+            let mut changed = shipped.clone();
+            *changed[at].pointer_mut(path).unwrap() = value;
+            assert_eq!(missing(changed).await, [name(&shipped[at])], "{path}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use comity_agent_model::delivery_error::DeliveryError;
 
 /// The manifest that gives the rights used here.
-const DONOR_MANIFEST: &str = "deploy/agent/liqo-donor.yaml";
+pub(super) const DONOR_MANIFEST: &str = "deploy/agent/liqo-donor.yaml";
 
 /// Adds to an error about missing rights the manifest that grants them.
 pub(super) fn rights<T>(result: Result<T, DeliveryError>) -> Result<T, DeliveryError> {

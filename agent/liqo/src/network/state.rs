@@ -65,7 +65,7 @@ impl NetworkState {
     }
 
     /// Parses [`encode`](Self::encode)'s form and validates it. `allowed` are the networks in which other clusters'
-    /// pods may have addresses; empty: any.
+    /// pods may have addresses.
     ///
     /// # Errors
     /// [`DeliveryError::Permanent`] with code `bad-liqo-message`, naming field and value.
@@ -90,7 +90,7 @@ impl NetworkState {
                 return Err(format!("{field} {bad}, which no pods can have"));
             }
         }
-        let strange = |range: &&Ipv4Net| !allowed.is_empty() && !allowed.iter().any(|allowed| allowed.contains(*range));
+        let strange = |range: &&Ipv4Net| !allowed.iter().any(|allowed| allowed.contains(*range));
         if let Some(bad) = self.pod_cidrs.iter().find(strange) {
             return Err(format!(
                 "podCidrs {bad}, which is in none of liqo.peerNetworks; add it there if that is right"

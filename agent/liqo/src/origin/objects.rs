@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_kubernetes::call::own_labels;
 use comity_agent_model::lease::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::target_namespace::TENANT_LABEL;
 use comity_types::LeaseId;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
@@ -32,6 +33,8 @@ pub struct SliceRequest {
     pub resources: BTreeMap<String, String>,
     /// The namespace whose pods the lease is for.
     pub target_namespace: String,
+    /// The lease's tenant, to whom that namespace must belong.
+    pub tenant: String,
 }
 
 /// The slice of a lease, or an idle one.
@@ -125,6 +128,7 @@ pub(super) fn slice(peer: &LiqoPeer, request: &SliceRequest) -> DynamicObject {
 /// be changed; so the second term also matches donors that are added later.
 pub(super) fn offloading(
     target_namespace: &str,
+    tenant: &str,
     donors: &BTreeSet<String>,
     mapping: NamespaceMapping,
 ) -> DynamicObject {
@@ -138,7 +142,8 @@ pub(super) fn offloading(
             "clusterSelector": { "nodeSelectorTerms": terms },
         }
     }));
-    object.metadata.labels = Some(own_labels([]));
+    // The policy comity-offloading compares it with the namespace's.
+    object.metadata.labels = Some(own_labels([(TENANT_LABEL, tenant)]));
     object
 }
 
@@ -254,7 +259,7 @@ mod tests {
     #[test]
     fn an_offloading_selects_present_and_future_donors() {
         let donors = ["west", "north"].map(str::to_owned).into();
-        let object = offloading("team-a", &donors, NamespaceMapping::EnforceSameName);
+        let object = offloading("team-a", "vision", &donors, NamespaceMapping::EnforceSameName);
         let terms = &object.data["spec"]["clusterSelector"]["nodeSelectorTerms"];
         assert_eq!(
             terms[0]["matchExpressions"],
@@ -265,6 +270,7 @@ mod tests {
             json!([{ "key": TARGET_LABEL, "operator": "In", "values": ["team-a"] }])
         );
         assert_eq!(object.data["spec"]["namespaceMappingStrategy"], "EnforceSameName");
+        assert_eq!(object.labels()[TENANT_LABEL], "vision", "the policy comity-offloading asks for it");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use comity_agent_kubernetes::call::{MANAGED_BY, call, call_opt, creating};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_agent_model::lease::target_namespace::TENANT_LABEL;
 use kube::ResourceExt as _;
 use kube::core::DynamicObject;
 
@@ -12,18 +13,30 @@ use super::{LiqoOrigin, objects};
 use crate::{PEERING_LABEL, REMOTE_CLUSTER_LABEL, dynamic, namespace_offloading};
 
 impl LiqoOrigin {
-    /// Offers a namespace the donors of all its slices, except the slice that is being removed. Idle slices count: they
-    /// keep the remote namespace.
-    pub(super) async fn offer_to_namespace(&self, namespace: &str, but_for: Option<&str>) -> Result<(), DeliveryError> {
+    /// Offers a namespace of a tenant the donors of all its slices. Idle slices count: they keep the remote namespace.
+    pub(super) async fn offer_to_namespace(&self, namespace: &str, tenant: &str) -> Result<(), DeliveryError> {
+        self.renew_offer(namespace, Some(tenant), None).await
+    }
+
+    /// The same, except for the slice that is being removed; without a tenant, the one of the existing offer.
+    async fn renew_offer(
+        &self,
+        namespace: &str,
+        tenant: Option<&str>,
+        but_for: Option<&str>,
+    ) -> Result<(), DeliveryError> {
         let _held = self.offers.lock().await;
         let donors = self.donors_of(namespace, but_for).await?;
         let offloadings = self.namespaced(namespace, &namespace_offloading());
         let operation = format!("make NamespaceOffloading {namespace}/{}", objects::OFFLOADING);
-        let mut wanted = objects::offloading(namespace, &donors, self.settings.mapping);
+        let mut wanted = objects::offloading(namespace, tenant.unwrap_or_default(), &donors, self.settings.mapping);
         if let Some(found) = call_opt(&operation, offloadings.get(objects::OFFLOADING)).await? {
             check_ours(&found, namespace)?;
             if found.metadata.deletion_timestamp.is_some() {
                 return Err(DeliveryError::temporary(operation, "the old one is still being deleted"));
+            }
+            if let (None, Some(before)) = (tenant, found.labels().get(TENANT_LABEL)) {
+                wanted.labels_mut().insert(TENANT_LABEL.to_owned(), before.clone());
             }
             // The strategy cannot change while pods are offloaded: the old one stays until the last lease ends.
             wanted.data["spec"]["namespaceMappingStrategy"] = found.data["spec"]["namespaceMappingStrategy"].clone();
@@ -50,7 +63,7 @@ impl LiqoOrigin {
             return Ok(false);
         }
         if !self.donors_of(namespace, Some(slice)).await?.is_empty() {
-            return self.offer_to_namespace(namespace, Some(slice)).await.map(|()| false);
+            return self.renew_offer(namespace, None, Some(slice)).await.map(|()| false);
         }
         let what = "NamespaceOffloading";
         self.begin_delete(&offloadings, objects::OFFLOADING, what).await?;
@@ -76,7 +89,7 @@ impl LiqoOrigin {
         if self.donors_of(namespace, None).await?.is_empty() {
             return self.begin_delete(&offloadings, objects::OFFLOADING, "NamespaceOffloading").await;
         }
-        self.offer_to_namespace(namespace, None).await
+        self.renew_offer(namespace, None, None).await
     }
 
     async fn donors_of(&self, namespace: &str, but_for: Option<&str>) -> Result<BTreeSet<String>, DeliveryError> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use comity_agent_kubernetes::call::{Pager, call, call_opt, patching};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease::lease_id::LEASE_LABEL;
+use comity_agent_model::lease::target_namespace::NamespaceUse;
 use comity_policy::quantity::nano as quantity_nano;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Namespace, Node};
@@ -47,13 +48,19 @@ impl LiqoOrigin {
         let tenant = peer.tenant_namespace();
         let slices = self.namespaced(&tenant, &resource_slice());
         let operation = format!("read ResourceSlice {name}");
-        let (found, (), (), ()) = tokio::try_join!(
+        let (found, (), (), namespace) = tokio::try_join!(
             call_opt(&operation, slices.get(name)),
             // A donor that lends again is not gone, even if an earlier removal marked it so.
             self.unmark(&peer.liqo_id),
             self.ensure_virtual_kubelet_options(),
-            self.ensure_target_namespace(&request.target_namespace),
+            self.target_namespace(&request.target_namespace),
         )?;
+        // Who withdraws the opt-in keeps the leases that the namespace has.
+        if !found.as_ref().is_some_and(|found| is_offered(found, request)) {
+            let (name, tenant) = (&request.target_namespace, &request.tenant);
+            let usage = NamespaceUse { namespace: name, tenant, default_tenant: &self.settings.default_tenant };
+            usage.check_offloading(namespace.labels())?;
+        }
         match &found {
             Some(found) => check_slice(found, peer, request.lease_id)?,
             None => check_new(request)?,
@@ -67,7 +74,7 @@ impl LiqoOrigin {
         // The namespace's offer depends on the slice alone, so it is written while the donor grants that.
         tokio::try_join!(
             waiting.until(&slices, name, |slice| granted(slice, &request.resources, denial)),
-            self.offer_to_namespace(&request.target_namespace, None),
+            self.offer_to_namespace(&request.target_namespace, &request.tenant),
         )?;
         let before = found.as_ref().and_then(|found| found.annotations().get(objects::TARGET_LABEL));
         if let Some(before) = before.filter(|before| **before != request.target_namespace) {
@@ -128,10 +135,10 @@ impl LiqoOrigin {
         Ok(self.slices(&format!("{LEASE_LABEL}={lease_id}")).await?.into_iter().next())
     }
 
-    async fn ensure_target_namespace(&self, name: &str) -> Result<(), DeliveryError> {
+    async fn target_namespace(&self, name: &str) -> Result<Namespace, DeliveryError> {
         let namespaces = Api::<Namespace>::all(self.client.clone());
         match call_opt(&format!("read namespace {name}"), namespaces.get(name)).await? {
-            Some(found) if found.metadata.deletion_timestamp.is_none() => Ok(()),
+            Some(found) if found.metadata.deletion_timestamp.is_none() => Ok(found),
             Some(_) => Err(DeliveryError::temporary(format!("offload namespace {name}"), "it is being deleted")),
             None => Err(DeliveryError::permanent(
                 "no-target-namespace",
@@ -176,6 +183,13 @@ impl LiqoOrigin {
 /// Whether it was replicated from a cluster that borrows from this one.
 fn is_replica(slice: &DynamicObject) -> bool {
     slice.labels().get("liqo.io/replicated").is_some_and(|replicated| replicated == "true")
+}
+
+/// Whether a slice is this lease's already, for the same namespace.
+fn is_offered(slice: &DynamicObject, request: &SliceRequest) -> bool {
+    let has = |found: Option<&String>, wanted: &str| found.is_some_and(|found| found == wanted);
+    has(slice.labels().get(LEASE_LABEL), &request.lease_id.to_string())
+        && has(slice.annotations().get(objects::TARGET_LABEL), &request.target_namespace)
 }
 
 /// Whether the slice has the lease's name, and not that of an earlier one.
@@ -376,6 +390,7 @@ mod tests {
             slice: slice.into(),
             resources: wanted(),
             target_namespace: "team-a".into(),
+            tenant: "vision".into(),
         };
         assert!(check_new(&with("lease-9")).is_ok());
         let refused = check_new(&with("lease-8"));

@@ -3,6 +3,8 @@
 //! - `--enable-apiserver-support=false`: otherwise tokens of this cluster's ServiceAccounts lie on the donor.
 //! - `--local-podcidr`: without Liqo's own network, Services reach pods of this cluster only with it. Before Liqo 1.2
 //!   there can be only one. With Liqo's own network it would keep addresses from being remapped, so there is none.
+//! - `--secret-reflection-type=AllowList`, and the same for ConfigMaps: otherwise every Secret of an offloaded namespace
+//!   lies on the donor. Those annotated `liqo.io/allow-reflection: "true"` still do.
 //! - whether a node waits for Liqo's network: without that there is nothing to wait for; with it, Liqo's chart decides.
 //! - short leases and pings: a virtual-kubelet that was replaced takes over within seconds.
 
@@ -23,7 +25,11 @@ const TEMPLATE_ARGUMENT: &str = "--vk-options-default-template=";
 const DEFAULT_TEMPLATE: &str = "virtual-kubelet-default";
 const POD_CIDR: &str = "--local-podcidr";
 /// Always set.
-const DEMANDED: [(&str, &str); 1] = [("--enable-apiserver-support", "false")];
+const DEMANDED: [(&str, &str); 3] = [
+    ("--enable-apiserver-support", "false"),
+    ("--secret-reflection-type", "AllowList"),
+    ("--configmap-reflection-type", "AllowList"),
+];
 /// Set unless the operator chose otherwise.
 const PREFERRED: [(&str, &str); 4] = [
     ("--vk-lease-duration", "4s"),
@@ -177,6 +183,8 @@ mod tests {
                 "--v=4",
                 "--node-ping-interval=7s",
                 "--enable-apiserver-support=false",
+                "--secret-reflection-type=AllowList",
+                "--configmap-reflection-type=AllowList",
                 "--vk-lease-duration=4s",
                 "--vk-lease-renew-interval=3s",
                 "--vk-lease-retry-period=1s",
@@ -188,6 +196,17 @@ mod tests {
         let mut reordered = first.clone();
         reordered.reverse();
         assert_eq!(arguments(&reordered, &cidrs, ForeignNetworks::Keep), reordered);
+    }
+
+    #[test]
+    fn secrets_are_reflected_by_allow_list_whatever_the_chart_says() {
+        let now = list(&["--secret-reflection-type=DenyList", "--configmap-reflection-type=DenyList"]);
+        let then = arguments(&now, &[], ForeignNetworks::Keep);
+        for kind in ["secret", "configmap"] {
+            let of_kind = format!("--{kind}-reflection-type");
+            let found: Vec<&String> = then.iter().filter(|argument| argument.starts_with(&of_kind)).collect();
+            assert_eq!(found, [&format!("{of_kind}=AllowList")]);
+        }
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub struct DeviceShare {
     pub device: u32,
     /// Thousandths of the device.
     pub milli: u32,
+    /// Shares of the request on the device; 1 for a whole one.
+    pub units: u32,
     /// First memory slot of each MIG instance; empty if the offer has no MIG layout.
     pub mig_starts: Vec<u8>,
 }
@@ -126,6 +128,7 @@ impl From<v1::NodePlacement> for NodePlacement {
         let share = |share: &v1::DeviceShare| DeviceShare {
             device: share.device,
             milli: share.milli,
+            units: share.units,
             // No board has that many slots: such a start is of no instance.
             mig_starts: share.mig_starts.iter().map(|start| u8::try_from(*start).unwrap_or(u8::MAX)).collect(),
         };

@@ -30,6 +30,8 @@ pub enum ReclaimReason {
     NodeFailed,
     /// Its donor is silent.
     DonorSilent,
+    /// Its origin or donor was evicted or suspended.
+    Revoked,
 }
 
 impl ReclaimReason {
@@ -44,6 +46,7 @@ impl ReclaimReason {
             Self::DeviceFailed => "device-failed",
             Self::NodeFailed => "node-failed",
             Self::DonorSilent => "donor-silent",
+            Self::Revoked => "revoked",
         }
     }
 
@@ -57,6 +60,7 @@ impl ReclaimReason {
             v1::ReclaimReason::DeviceFailed => Self::DeviceFailed,
             v1::ReclaimReason::NodeFailed => Self::NodeFailed,
             v1::ReclaimReason::DonorSilent => Self::DonorSilent,
+            v1::ReclaimReason::Revoked => Self::Revoked,
         })
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use comity_agent_delivery::{DonorDelivery, NodeCleaner, OriginDelivery, VirtualNodes};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_service::NodeService;
-use comity_types::LeaseId;
+use comity_types::{Delivery, LeaseId};
 use ipnet::Ipv4Net;
 use tokio::sync::watch;
 
@@ -26,6 +26,8 @@ pub struct Deliveries {
     pub access: AccessSettings,
     /// Both sides of virtual nodes, where this cluster has Liqo.
     pub virtual_nodes: Option<VirtualNodes>,
+    /// Whether namespaces can be lent now, or why not.
+    pub namespaces: watch::Receiver<Result<(), String>>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub node_service: watch::Receiver<NodeService>,
     /// Progress of leases whose MIG instances are cut, where the agent cuts them.
@@ -35,6 +37,13 @@ pub struct Deliveries {
 }
 
 impl Deliveries {
+    /// How this cluster can deliver leases now.
+    pub(crate) fn offered(&self) -> Vec<Delivery> {
+        let lends_namespaces = self.namespaces.borrow().is_ok();
+        let kinds = self.node_service.borrow().deliveries().into_iter();
+        kinds.filter(|kind| lends_namespaces || *kind != Delivery::Namespace).collect()
+    }
+
     /// Both sides of virtual nodes.
     ///
     /// # Errors
@@ -68,7 +77,7 @@ impl Deliveries {
         }
     }
 
-    /// Networks that other clusters' pods may have addresses in, in their own clusters; empty: any.
+    /// Networks in which other clusters' pods keep their addresses.
     pub(crate) fn peer_networks(&self) -> Vec<Ipv4Net> {
         self.node_service.borrow().peer_networks.clone()
     }

@@ -10,7 +10,7 @@ use comity_types::LeaseId;
 use ipnet::Ipv4Net;
 use zeroize::Zeroizing;
 
-use crate::keys::bundle::PinnedKeys;
+use crate::keys::pins::Pins;
 use crate::keys::seal::{self, Binding, SealError};
 
 /// Names, keys and addresses of this cluster.
@@ -24,7 +24,7 @@ pub struct Member {
     /// The institution's signature over it.
     pub voucher: Option<IdentitySignature>,
     /// Institutions' keys that the operator pinned.
-    pub pinned: PinnedKeys,
+    pub pins: Pins,
     /// Where others reach this cluster's fabric, "host:port".
     pub endpoints: Vec<String>,
     /// This cluster's network, as key bundles carry it; `None` if it has no Liqo.

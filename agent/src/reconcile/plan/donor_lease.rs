@@ -7,25 +7,50 @@ use comity_agent_model::local_policy::LeaseTerms;
 use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
 use comity_types::{Delivery, LeaseState, Side};
 
-use super::lease_end::{TakeDown, ends, refuse};
+use super::lease_end::{TakeDown, ends, refusal, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
-use super::{Snapshot, Step, local_use};
+use super::placement_check::{Ledger, Objection, OwnCapacity};
+use super::{Snapshot, Step, local_use, placement_check};
+use crate::reconcile::bound_peering::{BoundPeering, Institution};
 use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReopenLease, ReportLease, ReportUse, SealCredential};
 use crate::usage::LeaseUse;
 
 /// Idle time that is reported, at least: half the shortest time after which a lease is released.
 const REPORTED_IDLE: Duration = Duration::from_secs(5);
 
-pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64, steps: &mut Vec<Step>) {
+/// How far a fencing token may lie above the highest admitted one.
+///
+/// Tokens of a donor grow by one for each lease, and by 2^20 when a broker group is recovered from a backup. So this
+/// is 64 recoveries, or 67 million leases that this agent never saw. Without a bound, one lease with the largest token
+/// would make every later lease look outdated.
+const MAX_TOKEN_STEP: u64 = 1 << 26;
+
+pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, ledger: &mut Ledger<'_>, steps: &mut Vec<Step>) {
     let record = snapshot.records.donors.get(&lease.id);
     if record.is_some_and(|record| lease.fencing_token < record.fencing_token) {
         // A stale directive: its sender has not seen the later one.
+        return;
+    }
+    let highest = record.map_or(0, |record| record.fencing_token).max(snapshot.records.fence);
+    if lease.fencing_token > highest.saturating_add(MAX_TOKEN_STEP) {
+        if snapshot.is_live && !snapshot.is_reported(&ReportKey::LeaseFailed(lease.id)) {
+            let message = format!(
+                "the fencing token {} lies further above {highest}, the highest one here, than {MAX_TOKEN_STEP}; check \
+                 the broker group, or let this cluster join again",
+                lease.fencing_token
+            );
+            steps.push(refuse(lease, "token-too-high", message));
+        }
         return;
     }
     let held = record.map(|record| TakeDown { removed: record.removed, clean_acked: record.clean_acked });
     if ends(snapshot, lease, Side::Donor, held, steps) {
         return;
     }
+    let bound = match BoundPeering::of(snapshot.binding(), lease, Side::Donor) {
+        Ok(bound) => bound,
+        Err(unbound) => return steps.extend(refusal(lease, unbound)),
+    };
     if is_set_up(snapshot, lease) {
         // Until the nodes are known, nobody can tell whether its GPUs are still free.
         let Some(nodes) = snapshot.nodes else { return };
@@ -36,13 +61,22 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, lent_milli: &mut u64,
     }
     match record {
         Some(record) if !record.removed => {
-            serve(snapshot, lease, record, steps);
+            if !lease.placement.as_ref().is_some_and(|placement| record.capacity.is_of(placement)) {
+                let message = "its placement is another one than the one that was admitted".to_owned();
+                return steps.push(refuse(lease, "placement-disagrees", message));
+            }
+            serve(snapshot, lease, record, &bound, steps);
             report_use(snapshot, lease, steps);
             if record.namespace.is_some() && snapshot.live.unmarked.contains(&lease.id) {
                 steps.push(ReopenLease { lease: Box::new(lease.clone()) }.into());
             }
         }
-        _ => admit(snapshot, lease, record.is_some(), lent_milli, steps),
+        // A broker that says otherwise was restored from an older state, or lies. An honest one learns of it so.
+        Some(record) if record.ended => {
+            let message = "it ended here before, and does not return; request a new lease".to_owned();
+            steps.extend(snapshot.is_live.then(|| refuse(lease, "lease-ended", message)));
+        }
+        _ => admit(snapshot, lease, bound, ledger, steps),
     }
 }
 
@@ -51,14 +85,9 @@ fn is_set_up(snapshot: &Snapshot<'_>, lease: &Lease) -> bool {
     snapshot.is_live && lease.state.is_some_and(LeaseState::is_held)
 }
 
-/// Size of the placement in thousandths of GPUs.
-fn milli(lease: &Lease) -> u64 {
-    let nodes = lease.placement.iter().flat_map(|placement| &placement.nodes);
-    nodes.flat_map(|node| &node.devices).map(|device| u64::from(device.milli)).sum()
-}
-
-fn admit(snapshot: &Snapshot<'_>, lease: &Lease, known: bool, lent_milli: &mut u64, steps: &mut Vec<Step>) {
-    if !snapshot.is_live || (!known && lease.fencing_token <= snapshot.records.fence) {
+fn admit(snapshot: &Snapshot<'_>, lease: &Lease, bound: BoundPeering, ledger: &mut Ledger<'_>, steps: &mut Vec<Step>) {
+    let is_known = snapshot.records.donors.contains_key(&lease.id);
+    if !snapshot.is_live || (!is_known && lease.fencing_token <= snapshot.records.fence) {
         // Unknown, and older than a lease that was admitted: it ended here before.
         return;
     }
@@ -68,26 +97,44 @@ fn admit(snapshot: &Snapshot<'_>, lease: &Lease, known: bool, lent_milli: &mut u
         steps.push(refuse(lease, "virtual-node-unavailable", message));
         return;
     }
-    let milli = milli(lease);
-    let institution = snapshot.directive(lease.peering).map_or("", |directive| directive.peer_institution.as_str());
+    let Some(nodes) = snapshot.nodes else { return };
+    let own = OwnCapacity { nodes, reserve: snapshot.reserve, ledger };
+    let capacity = match placement_check::check(own, lease) {
+        Ok(capacity) => capacity,
+        Err(Objection::Waits) => return,
+        Err(Objection::Disagrees(reason)) => {
+            let message = format!("by this donor's own count the placement {reason}");
+            return steps.push(refuse(lease, "placement-disagrees", message));
+        }
+    };
     let terms = LeaseTerms {
         origin: lease.origin.as_str(),
-        institution,
-        milli,
+        institution: bound.institution().name(),
+        milli: capacity.milli(),
         term_ms: lease.term_ms,
-        lent_milli: *lent_milli,
+        lent_milli: ledger.milli(),
     };
     match snapshot.policy.check(&terms) {
         Ok(()) => {
-            *lent_milli = lent_milli.saturating_add(milli);
+            ledger.admit(lease.id, capacity.clone());
             let (lease, fencing_token) = (lease.id, lease.fencing_token);
-            steps.push(AdmitLease { lease, fencing_token, milli, delivery }.into());
+            steps.push(AdmitLease { lease, fencing_token, capacity, bound, delivery }.into());
         }
         Err(message) => steps.push(refuse(lease, "local-policy", message)),
     }
 }
 
-fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, steps: &mut Vec<Step>) {
+/// Whether the lease may get its objects and its first credential: its origin's institution is known as well as it has
+/// to be, and may borrow. When it was admitted, the origin's voucher may not have been there yet.
+fn may_begin(snapshot: &Snapshot<'_>, lease: &Lease, bound: &BoundPeering) -> Result<bool, String> {
+    let institution = bound.institution();
+    if snapshot.require_vouchers && matches!(institution, Institution::Claimed(_)) {
+        return Ok(false);
+    }
+    snapshot.policy.check_peer(lease.origin.as_str(), institution.name()).map(|()| true)
+}
+
+fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &BoundPeering, steps: &mut Vec<Step>) {
     let mut ends_at_ms = match lease.expires_at_ms {
         // Not active yet: the term begins within the hold.
         0 => lease.hold_until_ms.saturating_add(lease.term_ms),
@@ -105,30 +152,42 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, steps: &m
         }
         ends_at_ms = ends_at_ms.min(limit);
     }
+    if record.sealed.is_none() {
+        match may_begin(snapshot, lease, bound) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(message) => return steps.push(refuse(lease, "local-policy", message)),
+        }
+    }
     if record.namespace.is_none() {
         let ready = match record.delivery {
             Delivery::Namespace => ExchangeState::Ready,
-            Delivery::VirtualNode => exchange_state(snapshot, lease.peering),
+            Delivery::VirtualNode => exchange_state(snapshot, bound.peering()),
         };
         match ready {
-            ExchangeState::Ready => steps.push(PrepareLease { lease: Box::new(lease.clone()), ends_at_ms }.into()),
+            ExchangeState::Ready => {
+                steps.push(PrepareLease { lease: Box::new(lease.clone()), bound: bound.clone(), ends_at_ms }.into());
+            }
             ExchangeState::Pending => {}
             ExchangeState::Impossible(code, reason) => steps.push(refuse(lease, code, reason)),
         }
         return;
     }
-    let Some(epoch) = snapshot.usable_epoch(lease.peering) else { return };
+    let epoch = match bound.epoch(snapshot.binding()) {
+        Ok(epoch) => epoch,
+        Err(unbound) => return steps.extend(refusal(lease, unbound)),
+    };
     if snapshot.is_reported(&ReportKey::Credential(lease.id)) {
         return;
     }
     match &record.sealed {
-        Some(sealed) if sealed.epoch == epoch && !is_renewal_due(sealed, ends_at_ms, snapshot.now_ms) => {
+        Some(sealed) if sealed.epoch == epoch.epoch() && !is_renewal_due(sealed, ends_at_ms, snapshot.now_ms) => {
             if !lease.donor_ready && !snapshot.is_reported(&ReportKey::Ready(lease.id)) {
                 steps.push(ReportLease { lease: lease.id, fencing_token: lease.fencing_token }.into());
             }
         }
         sealed => {
-            let renewal = sealed.as_ref().is_some_and(|sealed| sealed.epoch == epoch);
+            let renewal = sealed.as_ref().is_some_and(|sealed| sealed.epoch == epoch.epoch());
             steps.push(SealCredential { lease: Box::new(lease.clone()), ends_at_ms, epoch, renewal }.into());
         }
     }

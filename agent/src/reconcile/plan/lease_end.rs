@@ -1,10 +1,11 @@
-//! Planning that both sides of a lease share: its end, and a refusal.
+//! Planning that both sides of a lease share: its end, and refusals.
 
 use comity_agent_model::lease::Lease;
 use comity_agent_state::record::ReportKey;
 use comity_types::{LeaseState, Side};
 
 use super::{Snapshot, Step, is_past_grace};
+use crate::reconcile::bound_peering::Unbound;
 use crate::reconcile::steps::lease::{RefuseLease, RemoveLease};
 
 /// How far a side has taken a lease down, by its records.
@@ -48,4 +49,15 @@ pub(super) fn ends(
 /// The step that reports to the broker that this side cannot serve the lease.
 pub(super) fn refuse(lease: &Lease, code: &'static str, message: String) -> Step {
     RefuseLease { lease: lease.id, fencing_token: lease.fencing_token, code, message }.into()
+}
+
+/// The refusal of a lease that has no peering which it may use; none while that peering is not ready.
+pub(super) fn refusal(lease: &Lease, unbound: Unbound) -> Option<Step> {
+    match unbound {
+        Unbound::Pending => None,
+        Unbound::Mismatch(reason) => Some(refuse(lease, "peering-mismatch", reason)),
+        Unbound::Rebound(reason) => Some(refuse(lease, "lease-rebound", reason)),
+        Unbound::IdentityChanged(reason) => Some(refuse(lease, "identity-changed", reason)),
+        Unbound::NotVouched(reason) => Some(refuse(lease, "not-vouched", reason)),
+    }
 }

@@ -35,6 +35,7 @@ use comity_agent_state::record::{LiqoRecord, PeeringRecord, ReportKey, SealedMes
 use comity_types::{Delivery, PeeringId, PeeringState, Side};
 
 use super::{Snapshot, Step};
+use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::steps::liqo::{
     LiqoAdmit, LiqoAnswer, LiqoChallenge, LiqoIdentity, LiqoMint, LiqoNetwork, LiqoRemove,
 };
@@ -124,15 +125,8 @@ fn impossible(snapshot: &Snapshot<'_>, keys: &PeeringRecord) -> Option<String> {
     if snapshot.service.needs_tun && !remote.network.tun && !remote.network.liqo_network {
         return Some(format!("the fabric of cluster {cluster} routes no pods; set fabric.mode: tun there"));
     }
-    let checked = remote.network.check(snapshot.network, &snapshot.service.peer_networks);
-    let overlap = || {
-        let overlap = remote.network.overlap(snapshot.network)?;
-        let remedy = snapshot.service.remaps.as_ref().err()?;
-        Some(format!(
-            "{overlap}; {remedy}, so that it is remapped here, or give one of the clusters another pod network"
-        ))
-    };
-    checked.err().or_else(overlap).map(|reason| format!("cluster {cluster}: {reason}"))
+    let checked = remote.network.check(cluster, snapshot.network, snapshot.service, keys.side);
+    checked.err().map(|reason| format!("cluster {cluster}: {reason}"))
 }
 
 fn failure<'a>(snapshot: &Snapshot<'_>, record: &'a LiqoRecord) -> Option<&'a str> {
@@ -147,8 +141,9 @@ fn wanting<'a>(snapshot: &'a Snapshot<'_>, keys: &'a PeeringRecord) -> impl Iter
         Side::Donor => snapshot.records.donors.get(&lease.id).is_some_and(|record| !record.removed),
         Side::Origin => lease.origin.as_str() == snapshot.cluster,
     };
+    let is_bound = |lease: &&Lease| BoundPeering::of(snapshot.binding(), lease, keys.side).is_ok();
     let over_it = |lease: &&Lease| lease.peering == keys.peering && lease.delivery == Delivery::VirtualNode;
-    snapshot.desired.leases.iter().filter(over_it).filter(|lease| lease.is_wanted()).filter(ours)
+    snapshot.desired.leases.iter().filter(over_it).filter(|lease| lease.is_wanted()).filter(ours).filter(is_bound)
 }
 
 fn exchange(snapshot: &Snapshot<'_>, keys: &PeeringRecord, steps: &mut Vec<Step>) {

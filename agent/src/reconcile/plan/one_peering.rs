@@ -6,7 +6,7 @@ use comity_agent_state::record::{PeeringRecord, ReportKey};
 use comity_proto::v1;
 use comity_types::{PeeringId, PeeringState, Side};
 
-use super::{Snapshot, Step};
+use super::{Snapshot, Step, borrowing};
 use crate::keys::bundle::Expected;
 use crate::reconcile::envelope::{PROOF, PSK};
 use crate::reconcile::steps::liqo::LiqoRemove;
@@ -72,6 +72,8 @@ impl OnePeering<'_> {
         let Some(record) = self.snapshot.records.peering(id, epoch) else {
             if shown.is_some() {
                 self.fail("keys-lost", "this side has lost its keys of this epoch", steps);
+            } else if let Some(reason) = borrowing::peer_obstacle(self.snapshot, self.directive, self.side) {
+                self.fail("local-policy", &reason, steps);
             } else {
                 steps.push(MakeKeys { peering: id, epoch, side: self.side }.into());
             }

@@ -4,7 +4,9 @@
 
 mod carry_out;
 mod converge;
+mod double_opt_in;
 mod fixtures;
+mod hostile_broker;
 mod leases;
 mod liqo_exchanges;
 mod peerings;
@@ -17,11 +19,12 @@ use comity_agent_liqo::donor::Grant;
 use comity_agent_model::node_service::Authentication;
 use comity_agent_model::peering::Peering;
 use comity_agent_state::record::{
-    DonorRecord, HeldCredential, HpkePublicKey, LiqoRecord, MintedToken, OriginRecord, Outgoing, PeeringRecord,
-    RemoteKeys, RemoteNetwork, SealedCredential, SealedMessage, SecretBlob, SecretKey,
+    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HeldCredential, HpkePublicKey, LeasePeer, LiqoRecord,
+    MintedToken, OriginRecord, Outgoing, PeerRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SealedCredential,
+    SealedMessage, SecretBlob, SecretKey, Trust,
 };
 use comity_types::{Delivery, LeaseState, Side};
-use fixtures::{bundle, cluster, envelope, lease, network, peering_record, remote};
+use fixtures::{bundle, cluster, envelope, known_peer, lease, network, peering_record, remote, two_gpus};
 
 use super::*;
 use crate::reconcile::live::LiveLease;
@@ -47,6 +50,9 @@ struct Sim {
     records: Records,
     live: Live,
     policy: LocalPolicy,
+    reserve: LocalReserve,
+    require_vouchers: bool,
+    borrowing: BorrowingPolicy,
     nodes: Option<Vec<v1::Node>>,
     endpoints: Vec<String>,
     network: v1::ClusterNetwork,
@@ -67,7 +73,10 @@ impl Sim {
             records: Records::default(),
             live: Live::default(),
             policy: LocalPolicy::default(),
-            nodes: Some(Vec::new()),
+            reserve: LocalReserve::default(),
+            require_vouchers: false,
+            nodes: Some(two_gpus([0, 0])),
+            borrowing: BorrowingPolicy::default(),
             endpoints: Vec::new(),
             network: network(1),
             service: NodeService {
@@ -75,7 +84,8 @@ impl Sim {
                 borrows: Ok(()),
                 authentication: Authentication::default(),
                 needs_tun: true,
-                peer_networks: Vec::new(),
+                peer_networks: vec!["10.0.0.0/8".parse().unwrap()],
+                peer_api_servers: [("other".to_owned(), vec!["192.0.2.0/24".parse().unwrap()])].into(),
                 remaps: Err("name a network in fabric.tun.remap".to_owned()),
             },
             is_live: true,
@@ -92,7 +102,7 @@ impl Sim {
             peering,
             origin_keys: is_known.then(|| bundle("origin", Side::Origin)),
             donor_keys: is_known.then(|| bundle("donor", Side::Donor)),
-            peer_identity_key: String::new(),
+            peer_identity_key: remote().identity_key.to_string(),
             peer_institution: String::new(),
             reported_established: false,
         }];
@@ -110,6 +120,9 @@ impl Sim {
             network: Some(&self.network),
             service: &self.service,
             policy: &self.policy,
+            reserve: self.reserve,
+            require_vouchers: self.require_vouchers,
+            borrowing: &self.borrowing,
             nodes: self.nodes.as_deref(),
             now_ms: self.now_ms,
             outage_grace_ms: 60_000,
@@ -131,6 +144,11 @@ impl Sim {
             .peering(PEERING, epoch)
             .map_or_else(|| peering_record(self.cluster, self.side, epoch), |record| PeeringRecord::clone(record));
         change(&mut record);
+        if let Some(remote) = &mut record.remote {
+            remote.cluster = if self.side == Side::Donor { "origin" } else { "donor" }.to_owned();
+            let cluster = remote.cluster.clone();
+            self.records.peers.entry(cluster).or_insert_with(|| Arc::new(known_peer(remote)));
+        }
         self.records.peerings.insert((PEERING, epoch), Arc::new(record));
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_model::envelope::EnvelopeKey;
-use comity_agent_state::record::{PeeringRecord, ReportKey};
+use comity_agent_state::record::{PeeringRecord, RemoteKeys, ReportKey};
 use comity_agent_state::store::{Change, Store};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -12,6 +12,8 @@ use comity_proto::v1::peering_report::{Failed, Outcome};
 use comity_types::{PeeringId, printable_line};
 
 use super::error::StepError;
+use crate::keys::continuity::ContinuityError;
+use crate::reconcile::bound_peering::BoundEpoch;
 use crate::reconcile::envelope::note_opened;
 
 /// Bytes of a message for people.
@@ -22,6 +24,12 @@ pub(super) fn record(store: &Store, peering: PeeringId, epoch: u32) -> Result<Pe
     let records = store.records();
     let record = records.peering(peering, epoch).map(Arc::as_ref).cloned();
     record.ok_or(StepError::Gone("the epoch's record"))
+}
+
+/// The other side's keys, if they are still those to which a lease is bound.
+pub(super) fn bound_remote<'r>(record: &'r PeeringRecord, bound: &BoundEpoch) -> Result<&'r RemoteKeys, StepError> {
+    let remote = record.remote.as_ref().filter(|remote| remote.identity_key == bound.identity_key());
+    remote.ok_or(StepError::Gone("the other side's keys"))
 }
 
 /// The other side of a peering, as Liqo knows it.
@@ -41,6 +49,22 @@ pub(super) async fn fail(
     tracing::warn!(%peering, epoch, code, message, "this epoch of the peering failed");
     let (code, message) = (code.to_owned(), shortened(message));
     Ok(store.update(move |change| send_failed(change, peering, epoch, code, message)).await?)
+}
+
+/// Reports that the other side's identity key is not trusted. Loud, because somebody may impersonate the cluster.
+pub(super) async fn fail_continuity(
+    store: &Store,
+    peering: PeeringId,
+    epoch: u32,
+    error: &ContinuityError,
+) -> Result<(), StepError> {
+    tracing::error!(%peering, epoch, %error, "the other cluster's identity key is not trusted");
+    match error {
+        ContinuityError::Changed { .. } | ContinuityError::OtherInstitution { .. } => {
+            fail(store, peering, epoch, "identity-changed", &error.to_string()).await
+        }
+        ContinuityError::Full { .. } => fail(store, peering, epoch, "too-many-peers", &error.to_string()).await,
+    }
 }
 
 /// Acknowledges an envelope that cannot be used, and fails its epoch.

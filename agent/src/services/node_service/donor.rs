@@ -4,13 +4,13 @@
 
 use std::sync::Arc;
 
-use comity_agent_delivery::{GuestPolicies, NodeLender, VirtualNodeDonor};
+use comity_agent_delivery::{NodeLender, VirtualNodeDonor};
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::Grants;
 use comity_agent_liqo::donor::{
-    ClassController, DonorSettings, Installation, LiqoDonor, NamespaceKeeper, PolicyKeeper, PolicySettings, pod_metrics,
+    ClassController, DonorSettings, GuestNamespaces, Installation, LiqoDonor, NamespaceKeeper, PeerNetworks,
+    PolicyKeeper, pod_metrics,
 };
-use comity_agent_liqo::own_user_name;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1;
@@ -26,6 +26,7 @@ pub(super) struct OwnCluster<'a> {
     pub(super) installation: &'a Result<Installation, String>,
     pub(super) salt: &'a NodeSalt,
     pub(super) clock: &'a Arc<dyn Clock>,
+    pub(super) peer_networks: watch::Receiver<Option<Arc<PeerNetworks>>>,
 }
 
 /// Starts the donor's side. An invalid installation prevents lending, but not the removal of earlier leases.
@@ -38,13 +39,10 @@ pub(super) async fn start(
 ) -> Result<DonorSide, DeliveryError> {
     let client = api.client();
     let liqo_id = own.network.liqo_cluster_id.as_str();
-    let mut policies = PolicySettings::new(&own_user_name(&client).await?, &config.liqo.agent_namespace, liqo_id);
-    policies.liqo_namespace.clone_from(&config.liqo.namespace);
-    policies.same_names = config.liqo.same_namespace_names;
-    let keeper = PolicyKeeper::start(client.clone(), policies, grants.clone());
+    let keeper = PolicyKeeper::start(client.clone(), config.liqo.policies(), liqo_id, grants.clone());
     let settings = DonorSettings::new(liqo_id, api.target(), &own.network.api_server, api.ca_pem());
     let liqo = LiqoDonor::new(client.clone(), settings);
-    let guests = GuestPolicies::new(client.clone(), Arc::clone(own.clock));
+    let guests = config.guest_policies(client.clone(), Arc::clone(own.clock));
     let lender = NodeLender::new(client.clone(), liqo, own.salt.clone(), keeper.in_force())
         .with_guest_labels(config.guest_labels(), guests);
     let lender = if config.webhook.is_some() { lender.with_webhook() } else { lender };
@@ -60,7 +58,13 @@ pub(super) async fn start(
         }
         None => pod_metrics::remove_registration(&client).await,
     }
-    let (stop, guests) = (shutdown.token(), config.guest_labels());
+    let guests = GuestNamespaces {
+        labels: config.guest_labels(),
+        egress: config.sharing.egress.clone(),
+        networks: own.peer_networks,
+        has_liqo_network: own.network.liqo_network,
+    };
+    let stop = shutdown.token();
     shutdown.spawn(async move {
         // The policies stay in the cluster when this task ends: existing grants remain under them.
         let _keeper = keeper;

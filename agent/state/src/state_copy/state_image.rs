@@ -11,7 +11,9 @@ use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use super::StateFiles;
-use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey, SecretBlob};
+use crate::record::{
+    DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey, SecretBlob,
+};
 
 /// Version of the image's layout.
 const IMAGE_FORMAT: u64 = 1;
@@ -52,6 +54,7 @@ struct WrittenImage<'a> {
     peerings: Vec<&'a PeeringRecord>,
     donors: Vec<&'a DonorRecord>,
     origins: Vec<&'a OriginRecord>,
+    peers: Vec<&'a PeerRecord>,
     liqo: Vec<&'a LiqoRecord>,
     closed: Vec<ClosedRow>,
     outbox: Vec<OutboxRow>,
@@ -67,6 +70,7 @@ struct ReadImage {
     peerings: Vec<PeeringRecord>,
     donors: Vec<DonorRecord>,
     origins: Vec<OriginRecord>,
+    peers: Vec<PeerRecord>,
     liqo: Vec<LiqoRecord>,
     closed: Vec<ClosedRow>,
     outbox: Vec<OutboxRow>,
@@ -90,6 +94,7 @@ impl StateImage {
             peerings: records.peerings.values().map(|record| &**record).collect(),
             donors: records.donors.values().map(|record| &**record).collect(),
             origins: records.origins.values().map(|record| &**record).collect(),
+            peers: records.peers.values().map(|record| &**record).collect(),
             liqo: records.liqo.values().map(|record| &**record).collect(),
             closed: closed.collect(),
             outbox: outbox.collect(),
@@ -116,6 +121,7 @@ impl StateImage {
         }
         records.donors = read.donors.into_iter().map(|record| (record.lease, Arc::new(record))).collect();
         records.origins = read.origins.into_iter().map(|record| (record.lease, Arc::new(record))).collect();
+        records.peers = read.peers.into_iter().map(|record| (record.cluster.clone(), Arc::new(record))).collect();
         records.liqo = read.liqo.into_iter().map(|record| (record.peering, Arc::new(record))).collect();
         records.closed = read.closed.into_iter().map(|row| (row.peering, row.epoch)).collect();
         for OutboxRow { id, key, message } in read.outbox {

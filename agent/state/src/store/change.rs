@@ -7,13 +7,14 @@ use comity_proto::v1;
 use comity_types::{LeaseId, PeeringId};
 
 use super::MAX_OUTBOX;
-use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey};
+use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey};
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dirty {
     Peering(PeeringId, u32),
     Donor(LeaseId),
     Origin(LeaseId),
+    Peer(String),
     Liqo(PeeringId),
     Closed(PeeringId),
     Outbox(u64),
@@ -102,6 +103,21 @@ impl Change<'_> {
         if self.records.origins.remove(&lease).is_some() {
             self.dirty.insert(Dirty::Origin(lease));
         }
+    }
+
+    /// Inserts or replaces.
+    pub fn put_peer(&mut self, record: PeerRecord) {
+        self.dirty.insert(Dirty::Peer(record.cluster.clone()));
+        self.records.peers.insert(record.cluster.clone(), Arc::new(record));
+    }
+
+    /// Forgets a cluster; false if it is unknown.
+    pub fn drop_peer(&mut self, cluster: &str) -> bool {
+        let was_known = self.records.peers.remove(cluster).is_some();
+        if was_known {
+            self.dirty.insert(Dirty::Peer(cluster.to_owned()));
+        }
+        was_known
     }
 
     /// Inserts or replaces.

@@ -14,7 +14,9 @@ use zeroize::Zeroizing;
 
 use super::change::Dirty;
 use super::{FORMAT, StoreError};
-use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeeringRecord, Records, ReportKey, SecretBlob};
+use crate::record::{
+    DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey, SecretBlob,
+};
 use crate::state_copy::StateImage;
 
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -22,6 +24,7 @@ pub(super) const BLOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new(
 const PEERINGS: TableDefinition<'_, (&str, u32), &[u8]> = TableDefinition::new("peerings");
 pub(super) const DONORS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("donor-leases");
 const ORIGINS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("origin-leases");
+const PEERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("peers");
 const LIQO: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("liqo-peerings");
 const CLOSED: TableDefinition<'_, &str, u32> = TableDefinition::new("closed-peerings");
 const OUTBOX: TableDefinition<'_, u64, (&[u8], &[u8])> = TableDefinition::new("outbox");
@@ -44,6 +47,9 @@ pub(super) fn write(database: &Database, records: &Records, dirty: &BTreeSet<Dir
             }
             Dirty::Origin(lease) => {
                 put(&transaction, ORIGINS, &lease.to_string(), records.origins.get(lease).map(|r| encode(&**r)))?;
+            }
+            Dirty::Peer(cluster) => {
+                put(&transaction, PEERS, cluster, records.peers.get(cluster).map(|r| encode(&**r)))?;
             }
             Dirty::Liqo(peering) => {
                 put(&transaction, LIQO, &peering.to_string(), records.liqo.get(peering).map(|r| encode(&**r)))?;
@@ -88,7 +94,8 @@ pub(super) fn fill(database: &Database, image: &StateImage) -> Result<(), redb::
         records.donors.keys().copied().map(Dirty::Donor).chain(records.origins.keys().copied().map(Dirty::Origin));
     let liqo = records.liqo.keys().copied().map(Dirty::Liqo).chain(records.closed.keys().copied().map(Dirty::Closed));
     let outbox = records.outbox.keys().copied().map(Dirty::Outbox);
-    let all = peerings.chain(leases).chain(liqo).chain(outbox).chain([Dirty::Fence]).collect();
+    let peers = records.peers.keys().cloned().map(Dirty::Peer);
+    let all = peerings.chain(leases).chain(peers).chain(liqo).chain(outbox).chain([Dirty::Fence]).collect();
     write(database, records, &all)
 }
 
@@ -144,6 +151,10 @@ pub(super) fn load(path: &Path, database: &Database) -> Result<(Records, u64), S
     for (name, bytes) in rows(&transaction, ORIGINS).map_err(fail)? {
         let record: OriginRecord = decode(&bytes).map_err(|reason| bad(name, reason))?;
         records.origins.insert(record.lease, Arc::new(record));
+    }
+    for (name, bytes) in rows(&transaction, PEERS).map_err(fail)? {
+        let record: PeerRecord = decode(&bytes).map_err(|reason| bad(name, reason))?;
+        records.peers.insert(record.cluster.clone(), Arc::new(record));
     }
     for (name, bytes) in rows(&transaction, LIQO).map_err(fail)? {
         let record: LiqoRecord = decode(&bytes).map_err(|reason| bad(format!("{name}/liqo"), reason))?;
@@ -218,6 +229,7 @@ fn prepare(database: &Database) -> Result<(u64, u64, u64), redb::Error> {
         transaction.open_table(PEERINGS)?;
         transaction.open_table(DONORS)?;
         transaction.open_table(ORIGINS)?;
+        transaction.open_table(PEERS)?;
         transaction.open_table(LIQO)?;
         transaction.open_table(CLOSED)?;
         transaction.open_table(OUTBOX)?;

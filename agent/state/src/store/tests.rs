@@ -7,11 +7,15 @@ use std::os::unix::fs::PermissionsExt;
 use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{Grant, Grants};
 use comity_proto::v1;
+use comity_runtime::{IdentityKey, IdentityPublicKey, SeededEntropy};
 use comity_types::{Delivery, LeaseId, PeeringId, Side};
 
 use super::tables::DONORS;
 use super::*;
-use crate::record::{DonorRecord, LiqoRecord, OriginRecord, ReportKey, SecretBlob};
+use crate::record::{
+    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, LeasePeer, LiqoRecord, OriginRecord, PeerRecord,
+    RefusedKey, ReportKey, SecretBlob, Trust,
+};
 
 fn heartbeat() -> v1::agent_message::Body {
     v1::agent_message::Body::Heartbeat(v1::Heartbeat {})
@@ -26,7 +30,27 @@ fn clean(token: u64) -> v1::agent_message::Body {
 }
 
 fn donor(lease: u64, token: u64) -> DonorRecord {
-    DonorRecord { milli: 1_000, admitted_at_ms: 5, ..DonorRecord::new(LeaseId(lease), token, Delivery::Namespace) }
+    let peer = LeasePeer { peering: PeeringId(3), cluster: "origin".into(), identity_key: Some(identity_key()) };
+    let share = AdmittedShare { milli: 1_000, ..AdmittedShare::default() };
+    let part = AdmittedPart { devices: [(0, share)].into(), ..AdmittedPart::default() };
+    let capacity = AdmittedCapacity { nodes: [("n".to_owned(), part)].into(), ..AdmittedCapacity::default() };
+    let record = DonorRecord::new(LeaseId(lease), token, Delivery::Namespace);
+    DonorRecord { peer: Some(peer), capacity, admitted_at_ms: 5, ..record }
+}
+
+fn identity_key() -> IdentityPublicKey {
+    IdentityKey::generate(&SeededEntropy::new(1)).public()
+}
+
+fn peer() -> PeerRecord {
+    PeerRecord {
+        cluster: "origin".into(),
+        identity_key: identity_key(),
+        trust: Trust::FirstUse,
+        institution: "poly".into(),
+        since_ms: 5,
+        refused: Some(RefusedKey { identity_key: IdentityKey::generate(&SeededEntropy::new(2)).public(), at_ms: 6 }),
+    }
 }
 
 fn exchange() -> LiqoRecord {
@@ -40,6 +64,7 @@ fn exchange() -> LiqoRecord {
 fn put_one_of_each(change: &mut Change<'_>) {
     change.put_donor(donor(1, 7));
     change.put_origin(OriginRecord::new(LeaseId(2), 3, Delivery::VirtualNode));
+    change.put_peer(peer());
     change.put_liqo(exchange());
     change.put_closed(PeeringId(1), 2);
     change.send(ReportKey::Clean(LeaseId(1)), clean(7));
@@ -60,6 +85,8 @@ async fn everything_is_there_after_a_restart_and_only_for_the_owner() {
     let after = store.records();
     assert_eq!(after.donors, before.donors);
     assert_eq!(after.origins, before.origins);
+    assert_eq!(after.peers, before.peers);
+    assert_eq!(after.peers["origin"], Arc::new(peer()));
     assert_eq!(after.liqo, before.liqo);
     assert_eq!(after.liqo[&PeeringId(3)].identity.as_ref().unwrap().expose(), b"identity");
     assert_eq!((after.fence, after.closed.get(&PeeringId(1))), (7, Some(&2)));

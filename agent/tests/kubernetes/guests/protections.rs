@@ -2,15 +2,18 @@
 //! without it the same attempt passes.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comity_agent_delivery::{ApiCredential, DonorDelivery as _, DonorLease};
+use comity_agent_delivery::{ApiCredential, DonorDelivery as _, DonorLease, NamespaceDelivery};
+use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::delivery_error::DeliveryError;
+use comity_runtime::SystemClock;
 use comity_testkit::{AttackedLease, Attempt, KubectlError, Protection};
 use comity_types::LeaseId;
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, PATIENCE, eventually, lease};
+use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease};
 
 const NAMESPACE: &str = "comity-lease-85";
 /// The node of another card; it has none of the lease's GPUs.
@@ -37,6 +40,7 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
     }
     tenant(&["wait", "--for=condition=Ready", "pod/holder", "--timeout=60s"], "").await.unwrap();
 
+    an_agent_that_no_policy_restricts_lends_nothing(cluster, &lease).await;
     volumes_are_new_and_of_listed_classes(cluster, &attacked, &tenant).await;
     let attempts = Attempt::all(&attacked);
     assert!(attempts.len() >= 15);
@@ -67,6 +71,16 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
     }
     donor.remove(LeaseId(85)).await.unwrap();
     println!("{} attempts, with and without their protections: {:.1} s", attempts.len(), began.elapsed().as_secs_f32());
+}
+
+/// The policies name one ServiceAccount: an agent with an administrator's kubeconfig would not be held.
+async fn an_agent_that_no_policy_restricts_lends_nothing(cluster: &Cluster, lease: &DonorLease) {
+    let path = cluster.plane().admin_kubeconfig_path();
+    let admin = KubernetesApi::connect(&KubernetesSource::Kubeconfig { path, context: None }).await.unwrap();
+    let donor = NamespaceDelivery::new(admin, Arc::new(SystemClock::new()), SALT);
+    let error = donor.prepare(lease).await.unwrap_err();
+    assert!(matches!(error, DeliveryError::Permanent { code: "agent-unrestricted", .. }), "{error}");
+    donor.with_unrestricted_agent(true).prepare(lease).await.unwrap();
 }
 
 async fn no_lease_is_prepared_without_it(cluster: &Cluster, lease: &DonorLease) {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_liqo::donor::{
-    ClassController, DonorSettings, Grant, Grants, InstallationSettings, LiqoDonor, NamespaceKeeper, PolicySettings,
-    check_installation,
+    ClassController, DonorSettings, Grant, Grants, GuestNamespaces, InstallationSettings, LiqoDonor, NamespaceKeeper,
+    PolicyKeeper, PolicySettings, check_installation,
 };
 use comity_agent_liqo::{LiqoPeer, PeerCredential, own_user_name, quota, resource_slice};
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::guest_labels::GuestLabels;
+use comity_agent_model::local_policy::GuestEgress;
 use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, RealClusters, RealClustersConfig};
 use kube::api::DynamicObject;
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -20,6 +21,8 @@ use tokio::task::JoinHandle;
 
 use super::consumer::{Consumer, Key};
 
+/// The policies that the owner applies.
+pub(crate) const POLICIES: &str = include_str!("../../../../deploy/agent/liqo-policies.yaml");
 const MANIFESTS: [&str; 4] = [
     include_str!("../../../../deploy/agent/rbac.yaml"),
     include_str!("../../../../deploy/agent/tenant-role.yaml"),
@@ -101,9 +104,12 @@ impl Lab {
         let leases = [("lease-7", "origin"), ("lease-8", "origin"), ("lease-9", "other")];
         let grants = Grants(leases.map(|(lease, consumer)| (lease.to_owned(), grant(consumer))).into());
         let (grants, watched) = watch::channel(Arc::new(grants));
+        let (_, networks) = watch::channel(Some(Arc::default()));
+        let (labels, egress) = (GuestLabels::default(), GuestEgress::default());
+        let guests = GuestNamespaces { labels, egress, networks, has_liqo_network: false };
         let tasks = vec![
             tokio::spawn(ClassController::run(agent.clone(), watched)),
-            tokio::spawn(NamespaceKeeper::run(agent.clone(), GuestLabels::default())),
+            tokio::spawn(NamespaceKeeper::run(agent.clone(), guests)),
         ];
         Self {
             clusters,
@@ -121,8 +127,15 @@ impl Lab {
         &self.clusters.donor
     }
 
-    pub(crate) fn policy_settings(&self) -> PolicySettings {
-        PolicySettings::new(AGENT, "comity-system", "donor")
+    pub(crate) fn keep_policies(&self) -> PolicyKeeper {
+        PolicyKeeper::start(self.agent.clone(), PolicySettings::default(), "donor", self.grants.subscribe())
+    }
+
+    /// Applies the policies, as this cluster's owner does, and removes what others added to them.
+    pub(crate) async fn restore_policies(&self) {
+        for verb in ["apply", "replace"] {
+            self.donor().kubectl_with_input(&[verb, "-f", "-"], POLICIES).await.unwrap();
+        }
     }
 
     pub(crate) fn slices(&self) -> Api<DynamicObject> {

@@ -106,6 +106,7 @@ fn peering(number: u64, cluster: &str, side: Side) -> PeeringRecord {
         wireguard_public: [3; 32],
         hpke_public: HpkePublicKey::from_bytes(&[4; HpkePublicKey::BYTES]).unwrap(),
         identity_key: IdentityKey::generate(&SeededEntropy::new(1)).public(),
+        institution: None,
         endpoints: Vec::new(),
         network: RemoteNetwork {
             pod_cidrs: vec!["10.244.0.0/16".parse().unwrap()],

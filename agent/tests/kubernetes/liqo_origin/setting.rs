@@ -36,8 +36,10 @@ impl Setting {
         for manifest in MANIFESTS {
             clusters.origin.kubectl_with_input(&["apply", "-f", "-"], manifest).await.unwrap();
         }
-        for namespace in ["team-a", "team-b"] {
+        for (namespace, tenant) in [("team-a", "vision"), ("team-b", "speech")] {
             clusters.origin.kubectl(&["create", "namespace", namespace]).await.unwrap();
+            let labels = [&format!("comity.dev/tenant={tenant}"), "comity.dev/offload=true"];
+            clusters.origin.kubectl(&["label", "namespace", namespace, labels[0], labels[1]]).await.unwrap();
         }
         let create = ["create", "token", "comity-agent", "-n", "comity-system", "--duration=1h"];
         let token = clusters.origin.kubectl(&create).await.unwrap();

@@ -1,5 +1,6 @@
 //! [`Requests`] by the broker's own services, as this cluster.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
@@ -8,6 +9,7 @@ use comity_proto::{error_detail, v1};
 use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{BrokerChannel, ClientTls, KnownBrokers, tls};
 use futures::future::BoxFuture;
+use tokio::sync::Semaphore;
 use tonic::service::interceptor::InterceptedService;
 use tonic::{Code, Status};
 
@@ -19,6 +21,9 @@ const BROKER_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const PAGE: u32 = 500;
 const MAX_PAGES: usize = 100;
 
+/// Explanations at once: half of what a broker computes for one caller.
+const MAX_EXPLANATIONS: usize = 4;
+
 type Channel = InterceptedService<BrokerChannel, TraceInjector>;
 
 /// The broker group, over the agent's own channel.
@@ -27,6 +32,7 @@ pub struct BrokerRequests {
     cluster: String,
     requests: RequestServiceClient<Channel>,
     leases: LeaseServiceClient<Channel>,
+    explanations: Arc<Semaphore>,
 }
 
 impl BrokerRequests {
@@ -38,6 +44,7 @@ impl BrokerRequests {
             cluster: cluster.to_owned(),
             requests: RequestServiceClient::with_interceptor(channel.clone(), TraceInjector),
             leases: LeaseServiceClient::with_interceptor(channel, TraceInjector),
+            explanations: Arc::new(Semaphore::new(MAX_EXPLANATIONS)),
         }
     }
 }
@@ -87,7 +94,11 @@ impl Requests for BrokerRequests {
 
     fn explain(&self, request: String) -> BoxFuture<'_, Result<v1::ExplainRequestResponse, RequestError>> {
         let mut client = self.requests.clone();
-        Box::pin(async move { limited(client.explain_request(v1::ExplainRequestRequest { request })).await })
+        Box::pin(async move {
+            // Never closed.
+            let _turn = self.explanations.acquire().await;
+            limited(client.explain_request(v1::ExplainRequestRequest { request })).await
+        })
     }
 
     fn list(&self) -> BoxFuture<'_, Result<Vec<v1::Request>, RequestError>> {

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_kubernetes::api::within_limit;
+use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lease::Lease;
+use comity_agent_model::lease::target_namespace::NamespaceUse;
 use comity_agent_model::node_service::NodeService;
 use comity_proto::v1;
 use comity_runtime::Clock;
@@ -271,9 +273,17 @@ impl Controller {
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let needs_nodes = object.spec.delivery.unwrap_or_default() == DeliveryKind::VirtualNode;
         let no_nodes = self.service.borrow().borrows.clone().err().filter(|_| needs_nodes);
-        let spec = match no_nodes {
-            Some(why) => Err(("virtual-node-unavailable", format!("this cluster can have no virtual nodes: {why}"))),
-            None => reconcile::spec(object, &defaults).map_err(|reason| ("invalid-field", reason)),
+        // Otherwise the agent would refuse the lease.
+        let usage = NamespaceUse { namespace: &namespace, tenant: &defaults.tenant, default_tenant: &defaults.tenant };
+        let opted_in = usage.check_offloading(&metadata.labels.clone().unwrap_or_default());
+        let spec = match (no_nodes, opted_in) {
+            (Some(why), _) => {
+                Err(("virtual-node-unavailable", format!("this cluster can have no virtual nodes: {why}")))
+            }
+            (None, Err(DeliveryError::Permanent { code: code @ "namespace-not-opted-in", message })) if needs_nodes => {
+                Err((code, message))
+            }
+            (None, _) => reconcile::spec(object, &defaults).map_err(|reason| ("invalid-field", reason)),
         };
         let (answer, pause) = match spec {
             Ok(spec) => (self.requests.submit(spec, reconcile::key(&uid)).await, REFUSED_FOR),

@@ -8,7 +8,7 @@ use comity_agent_kubernetes::hami::{HamiShare, hami_additions};
 use comity_agent_kubernetes::pod_request::amounts;
 use comity_agent_kubernetes::void_devices::void_devices;
 use comity_agent_liqo::REMOTE_CLUSTER_LABEL;
-use comity_agent_model::guest_labels::{RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
+use comity_agent_model::guest_labels::{ALWAYS_PULL_LABEL, RUNTIME_CLASS_LABEL, VOID_DEVICES_LABEL};
 use comity_agent_model::lease::lease_id::{GPU_RESOURCE_ANNOTATION, LEASE_NODES_LABEL};
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Container, Pod, PodResourceClaim, PodSpec, ResourceClaim};
@@ -26,6 +26,8 @@ pub(super) struct LeaseTerms {
     runtime_class: Option<String>,
     /// Whether containers that request no GPU get none from an image that asks for all.
     void_devices: bool,
+    /// Whether images are pulled even if the node has them.
+    always_pull: bool,
 }
 
 impl LeaseTerms {
@@ -54,9 +56,11 @@ impl LeaseTerms {
 
     /// Terms of all guests' pods.
     fn of_guests(labels: &BTreeMap<String, String>) -> Self {
+        let is_on = |label: &str| labels.get(label).is_some_and(|value| value == "true");
         Self {
             runtime_class: labels.get(RUNTIME_CLASS_LABEL).cloned(),
-            void_devices: labels.get(VOID_DEVICES_LABEL).is_some_and(|value| value == "true"),
+            void_devices: is_on(VOID_DEVICES_LABEL),
+            always_pull: is_on(ALWAYS_PULL_LABEL),
             ..Self::default()
         }
     }
@@ -79,6 +83,10 @@ pub(super) fn complete(pod: &mut Pod, terms: &LeaseTerms) {
     }
     if terms.void_devices {
         containers(spec).for_each(void_devices);
+    }
+    if terms.always_pull {
+        // The API server has filled in a policy where the pod's author left it out.
+        containers(spec).for_each(|container| container.image_pull_policy = Some("Always".to_owned()));
     }
     if spec.runtime_class_name.is_none() {
         spec.runtime_class_name.clone_from(&terms.runtime_class);
@@ -218,6 +226,22 @@ mod tests {
         assert_eq!((&guests["containers"][1]["env"], &guests["initContainers"][0]["env"]), (&void, &void));
         let others = completed(&terms(&[], &[]), spec);
         assert!(others["containers"][1]["env"].is_null());
+    }
+
+    #[test]
+    fn images_that_a_node_keeps_are_pulled_again() {
+        let spec = json!({
+            "containers": [{ "name": "a", "imagePullPolicy": "IfNotPresent" }, { "name": "b", "imagePullPolicy": "Never" }],
+            "initContainers": [{ "name": "c" }],
+        });
+        let pulled = completed(&terms(&[(ALWAYS_PULL_LABEL, "true")], &[]), spec.clone());
+        for container in
+            pulled["containers"].as_array().into_iter().chain(pulled["initContainers"].as_array()).flatten()
+        {
+            assert_eq!(container["imagePullPolicy"], "Always", "{container}");
+        }
+        let kept = completed(&terms(&[(ALWAYS_PULL_LABEL, "false")], &[]), spec);
+        assert_eq!(kept["containers"][1]["imagePullPolicy"], "Never");
     }
 
     #[test]

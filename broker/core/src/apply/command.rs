@@ -8,6 +8,7 @@ pub(crate) mod invitations;
 pub(crate) mod leases;
 pub(crate) mod peerings;
 pub(crate) mod requests;
+pub(crate) mod revocations;
 
 use serde::{Deserialize, Serialize};
 
@@ -44,6 +45,10 @@ pub use peerings::report_peering::{PeeringOutcome, ReportPeering};
 pub use requests::cancel_request::CancelRequest;
 pub use requests::place_requests::PlaceRequests;
 pub use requests::submit_request::{SubmitRequest, check as check_submission};
+pub use revocations::evict_cluster::EvictCluster;
+pub use revocations::resume_institution::ResumeInstitution;
+pub use revocations::revoke_user::RevokeUser;
+pub use revocations::suspend_institution::SuspendInstitution;
 
 /// A change to the state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,6 +84,10 @@ pub enum Command {
     InviteBroker(InviteBroker),
     JoinBroker(JoinBroker),
     RevokeInvite(RevokeInvite),
+    EvictCluster(EvictCluster),
+    RevokeUser(RevokeUser),
+    SuspendInstitution(SuspendInstitution),
+    ResumeInstitution(ResumeInstitution),
 }
 
 impl Command {
@@ -114,6 +123,10 @@ impl Command {
             Self::InviteBroker(command) => command.apply(transition),
             Self::JoinBroker(command) => command.apply(transition),
             Self::RevokeInvite(command) => command.apply(transition),
+            Self::EvictCluster(command) => command.apply(transition),
+            Self::RevokeUser(command) => command.apply(transition),
+            Self::SuspendInstitution(command) => command.apply(transition),
+            Self::ResumeInstitution(command) => command.apply(transition),
         }
     }
 
@@ -150,6 +163,10 @@ impl Command {
             Self::InviteBroker(_) => "invite-broker",
             Self::JoinBroker(_) => "join-broker",
             Self::RevokeInvite(_) => "revoke-invite",
+            Self::EvictCluster(_) => "evict-cluster",
+            Self::RevokeUser(_) => "revoke-user",
+            Self::SuspendInstitution(_) => "suspend-institution",
+            Self::ResumeInstitution(_) => "resume-institution",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Changes that commands share, each with everything that follows from it.
 
 mod chain_changes;
+pub(crate) mod exclusions;
 mod handshakes;
 mod lease_ends;
 mod request_parts;

@@ -135,6 +135,8 @@ fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Plac
     if !state.clusters.get(donor).is_some_and(|cluster| cluster.connected) {
         return Err(no_capacity(format!("{donor} is not connected")));
     }
+    state.check_borrower(&spec.origin, &spec.tenant)?;
+    state.check_part(donor)?;
     delivery_offered(snapshot, spec.delivery, donor).map_err(|obstacle| no_capacity(obstacle.reason))?;
     let class = class_of(snapshot, spec, placement)?;
     let selector = match &spec.gpus.devices {
@@ -274,7 +276,7 @@ fn selector_of(source: &str) -> Result<comity_policy::Selector, Refusal> {
 pub fn check_request(state: &State, spec: &RequestSpec) -> Result<(), Refusal> {
     let bundle = &state.policy.as_ref().ok_or_else(Refusal::no_policy)?.bundle;
     check_terms(bundle, spec)?;
-    check_queue(state, spec, &bundle.federation.spec.limits)
+    check_queue(state, spec, bundle)
 }
 
 /// The first names of a list, for a remedy.
@@ -358,21 +360,28 @@ pub(crate) fn check_terms(bundle: &Bundle, spec: &RequestSpec) -> Result<(), Ref
     Ok(())
 }
 
-fn check_queue(state: &State, spec: &RequestSpec, limits: &comity_policy::Limits) -> Result<(), Refusal> {
-    let waiting = u64::try_from(state.queued_len()).unwrap_or(u64::MAX);
-    let own = state.queued_of(&spec.tenant);
-    let full = |whose: String, limit: u64| {
-        Refusal::new(
-            Code::LimitReached,
-            format!("{limit} requests {whose} wait already"),
-            "try again when the queue is shorter, or cancel some",
-        )
-    };
-    if waiting >= limits.max_queued_requests {
-        return Err(full("of the federation".to_owned(), limits.max_queued_requests));
-    }
-    if u64::try_from(own).unwrap_or(u64::MAX) >= limits.max_queued_requests_per_tenant {
-        return Err(full(format!("of tenant {}", spec.tenant), limits.max_queued_requests_per_tenant));
+/// Refuses a request beyond a bound of the queue: first the tenant's, then its institution's, so that nobody fills the
+/// federation's.
+fn check_queue(state: &State, spec: &RequestSpec, bundle: &Bundle) -> Result<(), Refusal> {
+    let limits = &bundle.federation.spec.limits;
+    let tenant = &spec.tenant;
+    let institution = bundle.institution_of_tenant(tenant.as_str()).unwrap_or_default();
+    for (waiting, limit, whose) in [
+        (state.queued_of(tenant), limits.max_queued_requests_per_tenant, format!("of tenant {tenant}")),
+        (
+            state.queued_of_institution(institution),
+            limits.max_queued_requests_per_institution,
+            format!("of institution {institution}"),
+        ),
+        (state.queued_len(), limits.max_queued_requests, "of the federation".to_owned()),
+    ] {
+        if u64::try_from(waiting).unwrap_or(u64::MAX) >= limit {
+            return Err(Refusal::new(
+                Code::LimitReached,
+                format!("{limit} requests {whose} wait already"),
+                "try again when the queue is shorter, or cancel some",
+            ));
+        }
     }
     Ok(())
 }

@@ -68,8 +68,13 @@ pub(crate) fn ask_donor(
             "submit it without that restriction",
         )));
     }
+    let state = snapshot.state;
+    if let Err(refusal) = state.check_borrower(&spec.origin, &spec.tenant).and_then(|()| state.check_part(donor)) {
+        // Not a change of the request, the offer or policy lifts it.
+        return Err(Box::new(obstacle(Cure::Waiting, "revoked", refusal.reason, refusal.remedy)));
+    }
     let answers = |cluster: &&Cluster| cluster.connected || snapshot.when_idle;
-    let cluster = snapshot.state.clusters.get(donor).filter(answers).ok_or_else(|| {
+    let cluster = state.clusters.get(donor).filter(answers).ok_or_else(|| {
         let reason = format!("the agent of {donor} is not connected");
         Box::new(obstacle(Cure::Waiting, "donor-silent", reason, "wait until it is back"))
     })?;

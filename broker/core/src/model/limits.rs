@@ -4,6 +4,8 @@
 pub const MAX_COMMAND_BYTES: usize = 16 << 20;
 /// Nodes of one offer: twice the largest Kubernetes cluster that upstream supports.
 pub const MAX_NODES_PER_OFFER: usize = 10_000;
+/// Memory that one cluster's offer takes on each broker: twice that of 10,000 nodes with 16 devices each.
+pub const MAX_OFFER_BYTES: usize = 64 << 20;
 /// Devices per node. The largest servers on sale hold 16; virtual nodes may group more.
 pub const MAX_DEVICES_PER_NODE: usize = 128;
 /// NUMA nodes per node: four of today's largest processors, each split in four.
@@ -54,7 +56,7 @@ pub const MAX_PURPOSE_BYTES: usize = 256;
 pub const MAX_SELECTOR_BYTES: usize = 1_024;
 /// Bytes of an idempotency key.
 pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 128;
-/// Idempotency records to keep; the oldest go first.
+/// Idempotency records to keep. Beyond that, the caller with most of them loses its oldest.
 pub const MAX_IDEMPOTENCY_RECORDS: usize = 100_000;
 /// Bytes of a public HPKE key: ML-KEM-768's 1184 and X25519's 32, together X-Wing's.
 pub const HPKE_PUBLIC_BYTES: usize = 1_216;
@@ -76,6 +78,14 @@ pub const MAX_LIQO_VERSION_BYTES: usize = 32;
 pub const MAX_INVITES: usize = 1_000;
 /// Open invitations of one inviter, so that one cannot use up all.
 pub const MAX_INVITES_PER_INVITER: usize = 64;
+/// Open invitations of one institution's clusters, so that its operators together cannot use up all.
+pub const MAX_INVITES_PER_INSTITUTION: usize = 128;
+/// Revoked users to remember. A revocation is forgotten when all certificates from before it have expired.
+pub const MAX_REVOKED_USERS: usize = 10_000;
+/// Suspended institutions.
+pub const MAX_SUSPENSIONS: usize = 1_000;
+/// How long a revocation is remembered: a day longer than the authority lets any certificate live.
+pub const REVOCATION_KEPT_MS: u64 = 91 * 24 * 3_600 * 1_000;
 /// Ended requests, leases and closed peerings to keep for inspection; the oldest go first.
 pub const MAX_ENDED_KEPT: usize = 1_000;
 /// Placements tried before a request fails.

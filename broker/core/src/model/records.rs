@@ -15,3 +15,4 @@ pub mod proposal;
 pub mod reclaim;
 pub mod reply;
 pub mod request;
+pub mod revocation;

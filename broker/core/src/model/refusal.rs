@@ -23,6 +23,8 @@ pub enum Code {
     PolicyChanged,
     /// The caller may not do this.
     PermissionDenied,
+    /// The certificate is void, the cluster was evicted, or its institution is suspended.
+    Revoked,
     /// The same idempotency key was used with another body.
     IdempotencyConflict,
     /// The offer is older than the current one.
@@ -53,6 +55,7 @@ impl Code {
             Self::NoPolicy => "no-policy",
             Self::PolicyChanged => "policy-changed",
             Self::PermissionDenied => "permission-denied",
+            Self::Revoked => "revoked",
             Self::IdempotencyConflict => "idempotency-conflict",
             Self::StaleGeneration => "stale-generation",
             Self::StaleFencingToken => "stale-fencing-token",

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use comity_types::ClusterId;
 
+use crate::model::inventory::{Node, Offer};
 use crate::model::lease::Lease;
 use crate::state::State;
 
@@ -12,6 +13,7 @@ use crate::state::State;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     devices: usize,
+    offer_bytes: usize,
     borrowed_milli: u64,
 }
 
@@ -20,14 +22,21 @@ struct Sums {
 pub(crate) struct ClusterSums(BTreeMap<ClusterId, Sums>);
 
 impl ClusterSums {
-    /// Sets the number of devices that the cluster offers.
-    pub(crate) fn set_devices(&mut self, cluster: &ClusterId, devices: usize) {
-        self.change(cluster, |sums| sums.devices = devices);
+    /// Sets the sums over the cluster's offer.
+    pub(crate) fn set_offer(&mut self, cluster: &ClusterId, offer: Option<&Offer>) {
+        let nodes = || offer.into_iter().flat_map(|offer| offer.nodes.values());
+        let (devices, bytes) = (nodes().map(|node| node.devices.len()).sum(), nodes().map(Node::bytes).sum());
+        self.change(cluster, |sums| (sums.devices, sums.offer_bytes) = (devices, bytes));
     }
 
-    /// Changes a node's number of devices.
-    pub(crate) fn note_devices(&mut self, cluster: &ClusterId, before: usize, after: usize) {
-        self.change(cluster, |sums| sums.devices = sums.devices.saturating_sub(before) + after);
+    /// Replaces a node, added (`before` is `None`) or removed (`after` is `None`) ones included.
+    pub(crate) fn note_node(&mut self, cluster: &ClusterId, before: Option<&Node>, after: Option<&Node>) {
+        let of = |node: Option<&Node>| node.map_or((0, 0), |node| (node.devices.len(), node.bytes()));
+        let ((devices_before, bytes_before), (devices, bytes)) = (of(before), of(after));
+        self.change(cluster, |sums| {
+            sums.devices = sums.devices.saturating_sub(devices_before) + devices;
+            sums.offer_bytes = sums.offer_bytes.saturating_sub(bytes_before) + bytes;
+        });
     }
 
     /// Adds a lease that starts to occupy devices.
@@ -56,6 +65,11 @@ impl State {
     #[must_use]
     pub fn devices_offered(&self, cluster: &ClusterId) -> usize {
         self.derived.cluster_sums.0.get(cluster).map_or(0, |sums| sums.devices)
+    }
+
+    /// Bytes that a cluster's offer counts towards [`MAX_OFFER_BYTES`](crate::model::limits::MAX_OFFER_BYTES).
+    pub(crate) fn offer_bytes(&self, cluster: &ClusterId) -> usize {
+        self.derived.cluster_sums.0.get(cluster).map_or(0, |sums| sums.offer_bytes)
     }
 
     /// Thousandths of devices that a cluster borrows.

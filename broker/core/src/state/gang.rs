@@ -95,7 +95,11 @@ pub(crate) fn fate_of_request(state: &State, request: &Request, id: LeaseId, lea
 /// End reason of the other parts when one part ends for `reason`.
 pub(crate) fn end_reason_of_other_parts(reason: EndReason) -> EndReason {
     match reason {
-        EndReason::Released | EndReason::Expired | EndReason::Cancelled | EndReason::Idle => reason,
+        EndReason::Released
+        | EndReason::Expired
+        | EndReason::Cancelled
+        | EndReason::Idle
+        | EndReason::OriginRevoked => reason,
         EndReason::HoldExpired
         | EndReason::DonorFailed
         | EndReason::OriginFailed
@@ -105,7 +109,8 @@ pub(crate) fn end_reason_of_other_parts(reason: EndReason) -> EndReason {
         | EndReason::PartFailed
         | EndReason::DeviceLost
         | EndReason::NodeLost
-        | EndReason::DonorLost => EndReason::PartFailed,
+        | EndReason::DonorLost
+        | EndReason::DonorRevoked => EndReason::PartFailed,
     }
 }
 

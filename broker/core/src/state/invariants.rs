@@ -13,6 +13,7 @@ pub(crate) mod no_numa_node_or_link_is_lent_twice;
 pub(crate) mod peerings_know_their_leases;
 pub(crate) mod replacements_name_their_predecessor;
 pub(crate) mod revisions_do_not_run_ahead;
+pub(crate) mod the_evicted_take_no_part;
 pub(crate) mod unhealthy_devices_get_no_leases;
 
 use crate::state::State;
@@ -38,6 +39,7 @@ pub const ALL: &[Invariant] = &[
     replacements_name_their_predecessor::REPLACEMENTS_NAME_THEIR_PREDECESSOR,
     peerings_know_their_leases::PEERINGS_KNOW_THEIR_LEASES,
     envelopes_belong_to_their_epoch::ENVELOPES_BELONG_TO_THEIR_EPOCH,
+    the_evicted_take_no_part::THE_EVICTED_TAKE_NO_PART,
     revisions_do_not_run_ahead::REVISIONS_DO_NOT_RUN_AHEAD,
     derived_data_is_current::DERIVED_DATA_IS_CURRENT,
 ];

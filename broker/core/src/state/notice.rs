@@ -19,6 +19,7 @@ pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Mi
         | ReclaimReason::PolicyChanged { .. }
         | ReclaimReason::DeviceFailed { .. }
         | ReclaimReason::NodeFailed { .. }
-        | ReclaimReason::DonorSilent => Millis(policy),
+        | ReclaimReason::DonorSilent
+        | ReclaimReason::Revoked { .. } => Millis(policy),
     }
 }

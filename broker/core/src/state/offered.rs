@@ -79,8 +79,7 @@ impl Derived {
             holds = holds.plus(lendable(self.usable_view(id, node).unwrap_or(has)));
         }
         self.note_capacity(id, self.capacities.get(id).copied().unwrap_or_default(), holds);
-        let devices = offer.into_iter().flat_map(|offer| offer.nodes.values()).map(|node| node.devices.len()).sum();
-        self.cluster_sums.set_devices(id, devices);
+        self.cluster_sums.set_offer(id, offer.map(AsRef::as_ref));
         let (Some(offer), Some(policy)) = (offer, policy) else {
             self.classes.remove(id);
             self.device_counts.remove(id);
@@ -111,8 +110,7 @@ impl Derived {
         let held = holds(self, before);
         self.note_usable(id, node, after, health.node(node));
         self.note_capacity(id, held, holds(self, after));
-        let devices = |node: Option<&Node>| node.map_or(0, |node| node.devices.len());
-        self.cluster_sums.note_devices(id, devices(before), devices(after));
+        self.cluster_sums.note_node(id, before, after);
         let Some(policy) = policy else { return };
         let alike = before.zip(after).is_some_and(|(before, after)| {
             before.devices.len() == after.devices.len()

@@ -58,8 +58,7 @@ impl<K: Clone + Ord> Table<K> {
     }
 }
 
-/// All deadlines. Stored replies have their own table: they are numerous, and once their number reaches the limit, each
-/// call looks up the oldest one.
+/// All deadlines. Stored replies have their own table, because they are numerous.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timers {
     things: Table<Due>,
@@ -81,12 +80,6 @@ impl Timers {
         let thing = self.things.order.first().map(|(time, _)| *time);
         let answer = self.answers.order.first().map(|(time, _)| *time);
         thing.into_iter().chain(answer).min()
-    }
-
-    /// Key of the stored reply that expires first, which is the oldest one.
-    #[must_use]
-    pub(crate) fn oldest_answer(&self) -> Option<&str> {
-        self.answers.order.first().map(|(_, name)| name.as_ref())
     }
 
     /// Up to `limit` objects due at or before `now`, earliest first.
@@ -122,14 +115,15 @@ mod tests {
         let due = [Due::Lease(LeaseId(2)), answer("a"), answer("b"), Due::Health("campus".parse().unwrap())];
         assert_eq!(timers.due(Timestamp(2), 10), due);
         assert_eq!(timers.due(Timestamp(8), 3), due[..3]);
-        assert_eq!((timers.next(), timers.oldest_answer()), (Some(Timestamp(2)), Some("a")));
+        assert_eq!(timers.next(), Some(Timestamp(2)));
         for gone in due {
             timers.set(gone, None);
         }
-        assert_eq!((timers.next(), timers.oldest_answer()), (Some(Timestamp(3)), Some("c")));
+        assert_eq!(timers.next(), Some(Timestamp(3)));
         timers.set(answer("c"), Some(Timestamp(1)));
         assert_eq!(timers.next(), Some(Timestamp(1)));
         timers.set(answer("c"), None);
-        assert_eq!(timers.oldest_answer(), None);
+        timers.set(Due::Lease(LeaseId(1)), None);
+        assert_eq!(timers.next(), None);
     }
 }

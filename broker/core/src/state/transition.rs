@@ -10,6 +10,7 @@ mod peering_changes;
 mod policy;
 mod rebase;
 mod request_changes;
+mod revocation_changes;
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};

@@ -1,9 +1,10 @@
 //! Applying the same log twice, or from a snapshot cut at any index, gives the same bytes.
 
 use comity_core::command::{
-    AckEnvelope, AdvertiseOffer, BeginTerm, CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters,
-    OfferKeys, PeeringOutcome, PlaceRequests, RebaseTime, ReclaimLeases, RecordCertificate, RelayEnvelope,
-    ReleaseLease, RenewLease, ReportLease, ReportPeering, SubmitRequest,
+    AckEnvelope, AdvertiseOffer, BeginTerm, CancelRequest, CheckpointLease, EvictCluster, Expire, InviteCluster,
+    JoinCluster, LeaseOutcome, MarkClusters, OfferKeys, PeeringOutcome, PlaceRequests, RebaseTime, ReclaimLeases,
+    RecordCertificate, RelayEnvelope, ReleaseLease, RenewLease, ReportLease, ReportPeering, ResumeInstitution,
+    RevokeUser, SubmitRequest, SuspendInstitution,
 };
 use comity_core::demand::{Isolation, Share};
 use comity_core::envelope::Step;
@@ -12,8 +13,9 @@ use comity_core::inventory::Sharing;
 use comity_core::log::LOG_FORMAT;
 use comity_core::network::ClusterNetwork;
 use comity_core::reply::Idempotency;
+use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command, LogEnvelope, Millis, State, Timestamp, scheduler, snapshot};
-use comity_types::{ClusterId, Delivery, LeaseId, PeeringId, RequestId, Side};
+use comity_types::{ClusterId, Delivery, InstitutionId, LeaseId, PeeringId, RequestId, Side};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
@@ -38,6 +40,12 @@ pub(crate) enum Event {
     Reclaim,
     Checkpoint(u64),
     Certificate,
+    Evict { which: u8, leases: u8 },
+    Suspend { which: u8, leases: u8 },
+    Resume(u8),
+    RevokeUser,
+    Invite(u8),
+    Join(u8),
     BeginTerm(u64),
     Rebase(i64),
     Expire,
@@ -67,6 +75,12 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         4 => Just(Event::Reclaim),
         1 => (0..6_u64).prop_map(Event::Checkpoint),
         1 => Just(Event::Certificate),
+        1 => (0..3_u8, 0..3_u8).prop_map(|(which, leases)| Event::Evict { which, leases }),
+        1 => (0..2_u8, 0..3_u8).prop_map(|(which, leases)| Event::Suspend { which, leases }),
+        1 => (0..2_u8).prop_map(Event::Resume),
+        1 => Just(Event::RevokeUser),
+        1 => (0..3_u8).prop_map(Event::Invite),
+        2 => (0..3_u8).prop_map(Event::Join),
         1 => prop_oneof![Just(0), 0..900_000_u64].prop_map(Event::BeginTerm),
         1 => (-10_000..900_000_i64).prop_map(Event::Rebase),
         3 => Just(Event::Expire),
@@ -204,12 +218,41 @@ fn command_for(state: &State, event: &Event) -> Command {
         Event::Checkpoint(n) => Command::CheckpointLease(CheckpointLease { lease: LeaseId(*n) }),
         Event::Certificate => Command::RecordCertificate(RecordCertificate {
             cluster: cluster("west"),
+            identity_key: "ed25519:west".to_owned(),
             not_after: Timestamp(state.log_time.0 + 1),
+        }),
+        Event::Evict { which, leases } => Command::EvictCluster(EvictCluster {
+            cluster: cluster(CLUSTERS[usize::from(*which)]),
+            leases: TREATMENTS[usize::from(*leases)],
+        }),
+        Event::Suspend { which, leases } => Command::SuspendInstitution(SuspendInstitution {
+            institution: institution(*which),
+            leases: TREATMENTS[usize::from(*leases)],
+        }),
+        Event::Resume(which) => Command::ResumeInstitution(ResumeInstitution { institution: institution(*which) }),
+        Event::RevokeUser => Command::RevokeUser(RevokeUser { user: "alice".to_owned() }),
+        Event::Invite(which) => Command::InviteCluster(InviteCluster {
+            cluster: cluster(CLUSTERS[usize::from(*which)]),
+            secret_sha256: format!("{which:0>64}"),
+            ttl: Millis::from_hours(1),
+            replace: true,
+        }),
+        Event::Join(which) => Command::JoinCluster(JoinCluster {
+            cluster: cluster(CLUSTERS[usize::from(*which)]),
+            secret_sha256: format!("{which:0>64}"),
+            identity_key: format!("ed25519:{}", CLUSTERS[usize::from(*which)]),
+            certificate_not_after: Timestamp(state.log_time.0 + 1),
         }),
         Event::BeginTerm(outage) => Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(*outage) }),
         Event::Rebase(by_ms) => Command::RebaseTime(RebaseTime { from_shift_ms: state.time_shift_ms, by_ms: *by_ms }),
         Event::Expire => Command::Expire(Expire {}),
     }
+}
+
+const TREATMENTS: [LeaseTreatment; 3] = [LeaseTreatment::Finish, LeaseTreatment::Drain, LeaseTreatment::Stop];
+
+fn institution(which: u8) -> InstitutionId {
+    InstitutionId::parse(["western", "lenders"][usize::from(which)], "institution").unwrap()
 }
 
 fn any_envelope(state: &State, peering: u64, lease: u64, step: u8) -> comity_core::envelope::Envelope {

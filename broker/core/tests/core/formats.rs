@@ -24,7 +24,7 @@ const LOG_1: &str = "log-1.json";
 const SNAPSHOT_1: &str = "snapshot-1.json";
 
 /// Commands of format 1.
-const COMMANDS: [&str; 29] = [
+const COMMANDS: [&str; 33] = [
     "apply-policy",
     "invite-cluster",
     "join-cluster",
@@ -54,6 +54,10 @@ const COMMANDS: [&str; 29] = [
     "invite-broker",
     "join-broker",
     "revoke-invite",
+    "evict-cluster",
+    "revoke-user",
+    "suspend-institution",
+    "resume-institution",
 ];
 
 /// A history with every command, most of them accepted.
@@ -100,6 +104,13 @@ fn story() -> Vec<LogEnvelope> {
         Event::Expire,
         submit(1, None, 5, 0),
         Event::Place,
+        Event::Suspend { which: 0, leases: 1 },
+        Event::Resume(0),
+        Event::RevokeUser,
+        Event::Evict { which: 2, leases: 2 },
+        Event::Invite(2),
+        Event::Join(2),
+        Event::Offer { which: 1, gpus: 4, shared: false, virtual_node: true },
     ];
     let mut federation = happen(&events.map(|event| (event, 1_500)));
     for (role, number) in [(BrokerRole::Voter, 1), (BrokerRole::Learner, 2), (BrokerRole::Removed, 2)] {

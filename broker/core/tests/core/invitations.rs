@@ -23,7 +23,11 @@ pub(crate) fn invite_user(user: &str) -> Command {
 }
 
 pub(crate) fn join_user(user: &str, secret: &str) -> Command {
-    Command::JoinUser(JoinUser { user: user.to_owned(), secret_sha256: hash(secret) })
+    Command::JoinUser(JoinUser {
+        user: user.to_owned(),
+        secret_sha256: hash(secret),
+        certificate_not_after: Timestamp(u64::MAX >> 1),
+    })
 }
 
 pub(crate) fn invite_broker(broker: Option<u64>, secret: &str) -> Command {

@@ -29,7 +29,7 @@ fn with_operator() -> Federation {
     federation
 }
 
-fn apply_as(federation: &mut Federation, user: &str, command: Command) -> Reply {
+pub(crate) fn apply_as(federation: &mut Federation, user: &str, command: Command) -> Reply {
     federation.now += 1;
     let entry = LogEnvelope {
         format: LOG_FORMAT,

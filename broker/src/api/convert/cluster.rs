@@ -26,5 +26,7 @@ pub fn to_proto(state: &State, id: &ClusterId, cluster: &Cluster) -> v1::Cluster
             limit: reached.setting,
             until_ms: reached.until.map_or(0, |until| until.0),
         }),
+        evicted_at_ms: cluster.evicted.as_ref().map_or(0, |evicted| evicted.since.0),
+        suspended_at_ms: state.suspensions.get(&cluster.institution).map_or(0, |suspended| suspended.since.0),
     }
 }

@@ -1,4 +1,5 @@
-//! Counts the calls of each connection, so that an idle one can close, and limits how slowly requests may arrive.
+//! Counts the calls of each connection, so that an idle one can close, and limits how slowly requests may arrive, and how
+//! much callers without a certificate may send.
 
 use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
@@ -10,8 +11,11 @@ use tonic::body::Body;
 use tower::{Layer, Service};
 
 use crate::api::http::procedures::{Procedures, Shape};
-use crate::api::http::{body_deadline, held_body};
+use crate::api::http::request_body::SMALL_BODY_BYTES;
+use crate::api::http::{body_deadline, body_size, held_body};
 
+/// Bytes of the body of a request without a certificate: gRPC adds a few to the message.
+const ANONYMOUS_BODY_BYTES: usize = SMALL_BODY_BYTES + 1_024;
 /// Time for the body of a request without a certificate. Joins have a few kilobytes.
 const ANONYMOUS_BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for the body of a request with a certificate: 4 MiB over a line of 1 Mbit/s.
@@ -51,19 +55,27 @@ where
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let peer = request.extensions().get::<PeerInfo>();
         let open = peer.map(|peer| peer.calls.begin());
+        let is_anonymous = is_anonymous(peer);
         let timeout = body_timeout(peer, request.uri().path());
-        let request = match timeout {
-            Some(timeout) => request.map(|body| body_deadline::end_within(body, timeout)),
-            None => request,
-        };
+        let request = request.map(|body| {
+            let body = if is_anonymous { body_size::at_most(body, ANONYMOUS_BODY_BYTES) } else { body };
+            match timeout {
+                Some(timeout) => body_deadline::end_within(body, timeout),
+                None => body,
+            }
+        });
         let call = self.inner.call(request);
         Box::pin(async move { Ok(call.await?.map(|body| held_body::hold(body, open))) })
     }
 }
 
+fn is_anonymous(peer: Option<&PeerInfo>) -> bool {
+    peer.is_none_or(|peer| peer.spiffe.is_none())
+}
+
 /// Time for the body of a request; `None` for streams, whose bodies last as long as they do.
 fn body_timeout(peer: Option<&PeerInfo>, path: &str) -> Option<Duration> {
-    if peer.is_none_or(|peer| peer.spiffe.is_none()) {
+    if is_anonymous(peer) {
         return Some(ANONYMOUS_BODY_TIMEOUT);
     }
     let shape = Procedures::all().find(path).map(Shape::of);

@@ -5,26 +5,25 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use comity_proto::{ErrorDetails, error_status, v1};
 use http::HeaderMap;
 use http_body::Frame;
-use http_body_util::{BodyExt as _, LengthLimitError, Limited, StreamBody};
+use http_body_util::{BodyExt as _, StreamBody};
 use prost::Message as _;
 use prost_reflect::{DynamicMessage, MessageDescriptor, ReflectMessage as _, Value};
 use tokio::sync::Semaphore;
+use tonic::Status;
 use tonic::body::Body;
-use tonic::{Code, Status};
 
 use crate::api::http::call::{HttpCall, MessageSource};
 use crate::api::http::grpc_frames::framed;
-use crate::api::http::{json_message, query_string};
+use crate::api::http::{body_size, json_message, query_string};
 use crate::api::rpc::MAX_USER_MESSAGE_BYTES;
 
 /// Field of a watch that says after which revision to start.
 const FROM_REVISION: &str = "from_revision";
 
 /// Bytes of a body that is decoded at once, and that a caller without a certificate may send.
-const SMALL_BODY_BYTES: usize = 64 << 10;
+pub const SMALL_BODY_BYTES: usize = 64 << 10;
 /// Permits for larger bodies.
 static LARGE_BODIES: Semaphore = Semaphore::const_new(2);
 
@@ -122,19 +121,5 @@ async fn decode_json(input: MessageDescriptor, json: Bytes) -> Result<DynamicMes
 }
 
 async fn read_bounded(body: Body, limit: BodyLimit) -> Result<Bytes, Status> {
-    let limit = limit.bytes();
-    match Limited::new(body, limit).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => {
-            let detail = v1::ErrorDetail {
-                code: "message-too-large".to_owned(),
-                reason: format!("the body has more than {limit} bytes"),
-                field: "message".to_owned(),
-                value: String::new(),
-                remedy: "send less in one message".to_owned(),
-            };
-            Err(error_status(Code::ResourceExhausted, &detail, ErrorDetails::new()))
-        }
-        Err(error) => Err(Status::from_error(error)),
-    }
+    Ok(body_size::at_most(body, limit.bytes()).collect().await?.to_bytes())
 }

@@ -5,6 +5,7 @@
 //!   apply ─ cluster touched ─▶ read the whole desired state ─▶ agent     (the newest only; what was missed is in it)
 //! ```
 
+mod decoded_size;
 mod desired;
 mod wire;
 
@@ -32,6 +33,7 @@ use self::wire::ToAgent;
 use crate::api::agent_streams::{Seat, Takeover};
 use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
+use crate::api::caller_life::CallerLife;
 use crate::api::convert::agent;
 use crate::api::rpc_error::{RpcError, refusal_detail};
 use crate::context::Context;
@@ -53,8 +55,6 @@ const MAX_COMMIT_TRIES: u32 = 10;
 const COMMIT_RETRY_INTERVAL: Duration = Duration::from_millis(300);
 /// Timeout of queueing the status that ends a stream.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(300);
-/// Interval of certificate expiry checks.
-const CERTIFICATE_CHECK: Duration = Duration::from_secs(5);
 /// Time for an agent to close the stream that it replaced by a newer one; a dead connection is closed then.
 const REPLACED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Characters that are read of an agent's version and of its instance.
@@ -80,14 +80,18 @@ impl AgentHandlers {
     }
 
     async fn begin(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Messages, RpcError> {
-        let caller = self.context.admit_stream(Rpc::Connect, &request).await?;
+        let life = self.context.admit_stream(Rpc::Connect, &request).await?;
+        let caller = life.caller().clone();
         let cluster = caller.cluster().cloned().ok_or(RpcError::Internal { what: "naming the caller's cluster" })?;
         let span = info_span!("agent", %cluster);
+        let open = self.context.streams.open(&cluster)?;
         let (sender, receiver) = mpsc::channel(ACK_QUEUE_CAPACITY);
         let (desired, shown) = mpsc::channel(DESIRED_QUEUE_CAPACITY);
-        let stream = AgentStream { context: self.context.clone(), caller, cluster, sender: sender.clone(), desired };
+        let stream =
+            AgentStream { context: self.context.clone(), life, caller, cluster, sender: sender.clone(), desired };
         let incoming = request.into_inner();
         let task = async move {
+            let _open = open;
             if let Some(status) = stream.run(incoming).await {
                 tracing::info!(code = ?status.code(), reason = status.message(), "stream ended by this broker");
                 let _ = tokio::time::timeout(CLOSE_TIMEOUT, sender.send(Err(status))).await;
@@ -105,6 +109,7 @@ impl AgentHandlers {
 /// One agent's stream.
 struct AgentStream {
     context: Context,
+    life: CallerLife,
     caller: Caller,
     cluster: ClusterId,
     sender: mpsc::Sender<Result<ToAgent, Status>>,
@@ -137,7 +142,7 @@ impl AgentStream {
         let touched = self.context.hub.touched().follow(&self.cluster);
         let end = tokio::select! {
             end = self.serve(&mut incoming, touched) => end,
-            end = self.certificate_ends() => end,
+            ended = self.context.caller_ended(&self.life) => ended.into(),
             () = self.context.stop.cancelled() => RpcError::Stopping.into(),
             // Without a leader, heartbeats of this agent are not reported.
             () = self.context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
@@ -232,7 +237,7 @@ impl AgentStream {
         (welcome, state.revision)
     }
 
-    /// Commits reports one by one, in order.
+    /// Commits reports one by one, in order, and no faster than the cluster may report.
     async fn take_reports(&self, incoming: &mut Streaming<v1::AgentMessage>) -> Result<(), End> {
         loop {
             let message = match incoming.message().await {
@@ -241,6 +246,7 @@ impl AgentStream {
                 Err(status) => return Err(End::Because(crate::api::rpc::explain_failure::explained(status))),
             };
             self.context.group.heard(&self.cluster);
+            self.context.report_pace.read(&self.cluster, message.body.as_ref()).await;
             let Some(body) = message.body else {
                 let refusal =
                     Refusal::invalid("body", "", "is missing or unknown to this broker", "send a known message");
@@ -275,6 +281,7 @@ impl AgentStream {
             Err(refusal) => return Ok(Some(refusal)),
         };
         let mut revision = self.as_revision(&command).await;
+        self.context.report_pace.write(&self.cluster, revision.as_ref().unwrap_or(&command)).await;
         let mut tried = 1;
         loop {
             // Reports are idempotent.
@@ -347,27 +354,6 @@ impl AgentStream {
             self.send(Reply::Brokers(v1::BrokerList { addresses: list })).await?;
             if addresses.changed().await.is_err() {
                 return Ok(());
-            }
-        }
-    }
-
-    /// Waits until the cluster holds no valid certificate: a stream may outlive the certificate that opened it.
-    async fn certificate_ends(&self) -> End {
-        loop {
-            self.context.clock.sleep(CERTIFICATE_CHECK).await;
-            let newest = |state: &State| state.clusters.get(&self.cluster).map(|member| member.certificate_not_after.0);
-            let now = self.context.now().0;
-            match self.context.group.read(Consistency::Stale, newest).await {
-                Ok(Some(not_after)) if not_after > now => {}
-                Ok(_) => {
-                    return RpcError::Unauthenticated {
-                        reason: "the newest certificate of this cluster has ended",
-                        remedy: "join again with a token from `comity cluster invite`",
-                    }
-                    .into();
-                }
-                // Keep the agent while the group cannot be read.
-                Err(_) => {}
             }
         }
     }

@@ -1,16 +1,15 @@
 //! FederationService: members, and how they join.
 
+mod certificates;
 mod check_join;
 
 use std::ops::Bound;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use comity_core::command::{InviteCluster, JoinCluster, RecordCertificate};
-use comity_core::refusal::Code;
-use comity_core::{Command, Idempotency, InviteSubject, Refusal, State, Timestamp};
+use comity_core::command::{InviteCluster, JoinCluster};
+use comity_core::{Command, Idempotency, InviteSubject, Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::federation_service_server::FederationService;
-use comity_runtime::ca::{CaError, CsrDer};
+use comity_runtime::ca::CsrDer;
 use comity_runtime::signing::{IdentityPublicKey, IdentitySignature};
 use comity_runtime::spiffe::{ClusterName, SpiffeId, SpiffeKind};
 use comity_types::ClusterId;
@@ -18,7 +17,8 @@ use tonic::Request;
 
 use crate::api::authorize::{Rpc, may_invite};
 use crate::api::caller::Caller;
-use crate::api::convert::{cluster, rights};
+use crate::api::convert::csr::{parse_csr, parse_signature};
+use crate::api::convert::{cluster, rights, timestamp};
 use crate::api::invitation::Lifetimes;
 use crate::api::paging::Page;
 use crate::api::rpc::serve;
@@ -31,6 +31,7 @@ use crate::group::Consistency;
 mod invitations;
 mod join_broker;
 mod join_user;
+mod revocations;
 
 /// Purpose under which a joining agent signs its CSR with its identity key.
 pub const JOIN_PROOF_DOMAIN: &str = "join-csr";
@@ -49,6 +50,10 @@ serve! { FederationService for FederationHandlers {
     invite_user: InviteUserRequest -> InviteUserResponse;
     list_invitations: ListInvitationsRequest -> ListInvitationsResponse;
     revoke_invitation: RevokeInvitationRequest -> RevokeInvitationResponse;
+    evict_cluster: EvictClusterRequest -> EvictClusterResponse;
+    revoke_user: RevokeUserRequest -> RevokeUserResponse;
+    suspend_institution: SuspendInstitutionRequest -> SuspendInstitutionResponse;
+    resume_institution: ResumeInstitutionRequest -> ResumeInstitutionResponse;
     join: JoinRequest -> JoinResponse;
     join_user: JoinUserRequest -> JoinUserResponse;
     join_broker: JoinBrokerRequest -> JoinBrokerResponse;
@@ -75,9 +80,12 @@ impl FederationHandlers {
         request: Request<v1::GetFederationRequest>,
     ) -> Result<v1::GetFederationResponse, RpcError> {
         self.context.admit(Rpc::GetFederation, &request).await?;
+        let ca = self.context.ca.current();
         Ok(v1::GetFederationResponse {
-            trust_domain: self.context.ca.trust_domain().to_string(),
-            ca_sha256: self.context.ca.root_sha256().to_string(),
+            trust_domain: ca.trust_domain().to_string(),
+            ca_sha256: ca.root_sha256().to_string(),
+            ca_intermediate_not_after_ms: timestamp(ca.not_after()).0,
+            ca_intermediate_due_ms: timestamp(ca.renew_at()).0,
             broker_version: env!("CARGO_PKG_VERSION").to_owned(),
             time_ms: self.context.now().0,
         })
@@ -111,8 +119,7 @@ impl FederationHandlers {
         invitation::check_outstanding(&self.context, &subject, &joining.secret_sha256, &joining.idempotency).await?;
         self.vouched(&joining).await?;
 
-        let now = self.context.issued_at();
-        let not_after = timestamp(now + self.context.validity.clusters);
+        let not_after = self.not_after(self.context.validity.clusters);
         let command = Command::JoinCluster(JoinCluster {
             cluster: joining.cluster.clone(),
             secret_sha256: joining.secret_sha256,
@@ -121,20 +128,14 @@ impl FederationHandlers {
         });
         let id = SpiffeId::cluster(self.context.ca.trust_domain().clone(), joining.name);
         let caller = Caller::Cluster(id.clone(), joining.cluster.clone());
-        // A repeated call gets the same answer, so that an agent which lost the reply can join.
+        // A repeated call gets the same answer, so that an agent which lost the reply can join. It gets a certificate of
+        // the same generation and end: no more than the first one gave, and nothing after a revocation.
         let applied = self.context.propose(&caller, command, Some(joining.idempotency)).await?;
-        applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
-        if applied.changes.is_empty() {
-            self.still_member(&joining.cluster, &joining.identity.to_string()).await?;
-            self.record(&caller, &joining.cluster, not_after).await?;
-        }
-        let (certificate_pem, not_after) = self.issue(&joining.csr, &id, self.context.validity.clusters)?;
+        let certificate = applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
+        self.still_enrolled(&joining.cluster).await?;
+        let (certificate_pem, not_after) = self.issue(&joining.csr, &id, &certificate).await?;
         tracing::info!(cluster = %joining.cluster, "joined");
-        Ok(v1::JoinResponse {
-            certificate_pem,
-            ca_pem: self.context.ca.root_pem().to_owned(),
-            not_after_ms: not_after.0,
-        })
+        Ok(v1::JoinResponse { certificate_pem, ca_pem: self.context.ca.root_pem(), not_after_ms: not_after.0 })
     }
 
     /// Checks the voucher, if any: the institution's signature over the cluster's identity key.
@@ -146,13 +147,13 @@ impl FederationHandlers {
             .read(Consistency::Stale, |state| {
                 let bundle = &state.policy.as_ref()?.bundle;
                 let institution = bundle.institution_of_cluster(joining.cluster.as_str())?;
-                Some(bundle.institutions.get(institution)?.spec.signing_keys.clone())
+                Some((institution.to_owned(), bundle.institutions.get(institution)?.spec.signing_keys.clone()))
             })
-            .await?
-            .unwrap_or_default();
+            .await?;
+        let (institution, keys) = keys.unwrap_or_default();
         let good = |key: &[u8; 32]| {
             IdentityPublicKey::from_bytes(key)
-                .and_then(|key| key.verify_voucher(&joining.name, &joining.identity, voucher))
+                .and_then(|key| key.verify_voucher(&institution, &joining.name, &joining.identity, voucher))
                 .is_ok()
         };
         if keys.is_empty() || keys.iter().any(good) {
@@ -161,79 +162,10 @@ impl FederationHandlers {
         Err(Refusal::invalid(
             "voucher",
             "",
-            "is not a signature by a key of the cluster's institution",
-            "let the institution sign this cluster's identity key again, or add its key to the Institution document",
+            &format!("is not a voucher of institution {institution} for this cluster and its identity key"),
+            "let the institution make it again (comity cluster voucher create), or add its key to the Institution document",
         )
         .into())
-    }
-
-    async fn renew_certificate(
-        &self,
-        request: Request<v1::RenewCertificateRequest>,
-    ) -> Result<v1::RenewCertificateResponse, RpcError> {
-        let caller = self.context.admit(Rpc::RenewCertificate, &request).await?;
-        let csr = parse_csr(request.into_inner().csr_der)?;
-        let (certificate_pem, not_after) = match &caller {
-            Caller::Cluster(id, cluster) => {
-                self.still_enrolled(cluster).await?;
-                let validity = self.context.validity.clusters;
-                self.record(&caller, cluster, timestamp(self.context.issued_at() + validity)).await?;
-                self.issue(&csr, id, validity)?
-            }
-            Caller::User(id) => self.issue(&csr, id, self.context.validity.users)?,
-            Caller::Anonymous | Caller::Broker(_) => {
-                return Err(Refusal::new(
-                    Code::PermissionDenied,
-                    format!("{} gets no certificate here", caller.name()),
-                    "brokers renew theirs from the authority on their own disk",
-                )
-                .into());
-            }
-        };
-        tracing::info!(caller = caller.name(), "certificate renewed");
-        let ca_pem = self.context.ca.root_pem().to_owned();
-        Ok(v1::RenewCertificateResponse { certificate_pem, ca_pem, not_after_ms: not_after.0 })
-    }
-
-    /// Refuses a cluster that policy no longer names: its membership ends with its current certificate.
-    /// Refuses a repeated call of an agent that another one has replaced, or whose cluster left the policy.
-    async fn still_member(&self, cluster: &ClusterId, identity_key: &str) -> Result<(), RpcError> {
-        self.still_enrolled(cluster).await?;
-        let is_same =
-            |state: &State| state.clusters.get(cluster).is_some_and(|record| record.identity_key == identity_key);
-        if self.context.group.read(Consistency::Linearizable, is_same).await? {
-            return Ok(());
-        }
-        let reason = format!("another agent has joined as cluster {cluster} since");
-        let remedy = InviteSubject::Cluster(cluster.clone()).remedy();
-        Err(Refusal::new(Code::InvalidToken, reason, remedy).at("secret", "[redacted]").into())
-    }
-
-    async fn still_enrolled(&self, cluster: &ClusterId) -> Result<(), RpcError> {
-        let enrolled = |state: &State| {
-            state.policy.as_ref().is_some_and(|record| record.bundle.institution_of_cluster(cluster.as_str()).is_some())
-        };
-        if self.context.group.read(Consistency::Linearizable, enrolled).await? {
-            return Ok(());
-        }
-        Err(Refusal::new(
-            Code::PermissionDenied,
-            format!("cluster {cluster} is not in the policy bundle any more"),
-            "ask your federation's maintainers",
-        )
-        .into())
-    }
-
-    async fn record(&self, caller: &Caller, cluster: &ClusterId, not_after: Timestamp) -> Result<(), RpcError> {
-        let command = Command::RecordCertificate(RecordCertificate { cluster: cluster.clone(), not_after });
-        self.context.propose(caller, command, None).await?.reply?;
-        Ok(())
-    }
-
-    fn issue(&self, csr: &CsrDer, id: &SpiffeId, validity: Duration) -> Result<(String, Timestamp), RpcError> {
-        let issued = self.context.ca.issue(csr, id, &[], validity, self.context.issued_at()).map_err(csr_refused)?;
-        tracing::info!(%id, serial = issued.serial, "certificate issued");
-        Ok((issued.chain_pem, timestamp(issued.not_after)))
     }
 
     async fn who_am_i(&self, request: Request<v1::WhoAmIRequest>) -> Result<v1::WhoAmIResponse, RpcError> {
@@ -297,17 +229,7 @@ fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
             "send ed25519: and base64 of 32 bytes",
         )
     })?;
-    let signature = |field: &str, bytes: &[u8]| {
-        IdentitySignature::from_bytes(bytes).map_err(|_| {
-            Refusal::invalid(
-                field,
-                format!("{} bytes", bytes.len()),
-                "is not an Ed25519 signature",
-                "send its 64 bytes",
-            )
-        })
-    };
-    let proof = signature("identity_proof", &message.identity_proof)?;
+    let proof = parse_signature("identity_proof", &message.identity_proof)?;
     identity.verify(JOIN_PROOF_DOMAIN, &[csr.as_bytes()], &proof).map_err(|_| {
         Refusal::invalid(
             "identity_proof",
@@ -318,46 +240,12 @@ fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
     })?;
     let voucher = match message.voucher.as_slice() {
         [] => None,
-        bytes => Some(signature("voucher", bytes)?),
+        bytes => Some(parse_signature("voucher", bytes)?),
     };
     Ok(Joining { cluster, name, secret_sha256, csr, identity, voucher, idempotency })
-}
-fn parse_csr(der: Vec<u8>) -> Result<CsrDer, Refusal> {
-    let bytes = der.len();
-    CsrDer::new(der).map_err(|_| {
-        Refusal::invalid(
-            "csr_der",
-            format!("{bytes} bytes"),
-            "is too large",
-            format!("send at most {} bytes", CsrDer::MAX_BYTES),
-        )
-    })
-}
-
-fn csr_refused(error: CaError) -> RpcError {
-    match error {
-        CaError::CsrTooLarge { .. } | CaError::CsrMalformed { .. } | CaError::CsrSignature | CaError::KeyAlgorithm => {
-            Refusal::invalid(
-                "csr_der",
-                "",
-                &format!("is refused: {error}"),
-                "send a PKCS #10 request in DER for a P-256 key",
-            )
-            .into()
-        }
-        other => {
-            tracing::error!(error = %other, "cannot issue a certificate");
-            RpcError::Internal { what: "issuing the certificate" }
-        }
-    }
 }
 
 fn cluster_name(id: &ClusterId) -> Result<ClusterName, Refusal> {
     ClusterName::new(id.as_str())
         .map_err(|error| Refusal::invalid("cluster", id, &format!("is refused: {error}"), "use a DNS label"))
-}
-
-fn timestamp(time: SystemTime) -> Timestamp {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timestamp(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }

@@ -1,6 +1,7 @@
 //! OfferService: offers, in detail for operators and summed up for others.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use comity_core::Refusal;
 use comity_proto::v1;
@@ -50,22 +51,21 @@ impl OfferHandlers {
         let viewer = self.context.viewer(&caller);
         let message = request.into_inner();
         let id = ClusterId::parse(&message.cluster, "cluster")?;
+        let sees_nodes = viewer.sees_nodes(&id);
         let read = |state: &comity_core::State| {
             let names = VisibleNames::in_state(&caller, state);
             let missing = || names.suggest(Refusal::not_found("cluster", &id, "offer"));
             let cluster = state.clusters.get(&id).filter(|_| viewer.sees_offer(&id)).ok_or_else(missing)?;
             let held = cluster.offer.as_ref().ok_or_else(missing)?;
-            Ok(v1::GetOfferResponse {
-                // Only operators of the cluster see its nodes.
-                offer: viewer.sees_nodes(&id).then(|| offer::to_proto(&id, held)),
-                summary: offer::summary(state, &id, cluster),
-                quarantines: if viewer.sees_nodes(&id) {
-                    offer::quarantines(held, &cluster.health)
-                } else {
-                    Vec::new()
-                },
-            })
+            let quarantines = sees_nodes.then(|| offer::quarantines(held, &cluster.health));
+            Ok((Arc::clone(held), offer::summary(state, &id, cluster), quarantines))
         };
-        self.context.read(message.consistency, read).await
+        let (held, summary, quarantines) = self.context.read(message.consistency, read).await?;
+        Ok(v1::GetOfferResponse {
+            // Only operators of the cluster see its nodes.
+            offer: sees_nodes.then(|| offer::to_proto(&id, &held)),
+            summary,
+            quarantines: quarantines.unwrap_or_default(),
+        })
     }
 }

@@ -35,9 +35,10 @@ impl PolicyHandlers {
         &self,
         request: Request<v1::CheckPolicyRequest>,
     ) -> Result<v1::CheckPolicyResponse, RpcError> {
-        self.context.admit(Rpc::CheckPolicy, &request).await?;
+        let caller = self.context.admit(Rpc::CheckPolicy, &request).await?;
         let source = policy::source(request.into_inner().bundle)?;
-        Ok(match compile(source).await? {
+        let compile = move || Bundle::compile(&source);
+        Ok(match self.context.compute_long(&caller, "compiling the bundle", compile).await? {
             Ok(bundle) => v1::CheckPolicyResponse {
                 problems: Vec::new(),
                 hash: bundle.hash.clone(),

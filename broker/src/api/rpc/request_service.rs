@@ -7,8 +7,9 @@ use comity_types::{LeaseId, RequestId, TenantId};
 
 use comity_core::demand::RequestSpec;
 use comity_core::idempotency;
+use comity_core::refusal::Code;
 use comity_core::request::Request as RequestRecord;
-use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, explain};
+use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp, explain};
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
@@ -64,13 +65,13 @@ impl RequestHandlers {
         self.context.permit(|bundle| may_submit(caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
             let now = self.context.now();
-            let read = |state: &State| {
+            let read = move |state: &State| {
                 let now = now.max(state.log_time);
                 let checked = command::check_submission(state, &spec, now)?;
                 let unservable = explain::unservable(state, &checked, now);
                 Ok::<_, Refusal>((checked, unservable))
             };
-            let (checked, unservable) = self.context.group.read(Consistency::Linearizable, read).await??;
+            let (checked, unservable) = self.context.read_long(caller, "checking the request", read).await??;
             let message = match unservable {
                 Some(refusal) if !queue_anyway => return Err(refusal.into()),
                 Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
@@ -84,9 +85,7 @@ impl RequestHandlers {
             };
             return Ok(v1::SubmitRequestResponse { request: Some(request) });
         }
-        if !queue_anyway {
-            self.refuse_unservable(&spec, &idempotency).await?;
-        }
+        self.refuse_early(caller, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await?;
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
         let submitted = self
             .context
@@ -172,7 +171,7 @@ impl RequestHandlers {
         let caller = self.context.admit(Rpc::ExplainRequest, &request).await?;
         let viewer = self.context.viewer(&caller);
         let id = RequestId::parse(&request.into_inner().request, "request")?;
-        let read = |state: &State| {
+        let read = move |state: &State| -> Result<_, Refusal> {
             let record =
                 state.requests.get(&id).filter(|record| viewer.sees_request(&record.spec.tenant, &record.spec.origin));
             let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
@@ -205,7 +204,7 @@ impl RequestHandlers {
                     .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
             })
         };
-        self.context.read(v1::Consistency::Linearizable.into(), read).await
+        Ok(self.context.read_long(&caller, "explaining the request", read).await??)
     }
 
     async fn quote_request(
@@ -226,7 +225,7 @@ impl RequestHandlers {
         let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
-        let read = |state: &State| {
+        let read = move |state: &State| -> Result<_, Refusal> {
             let now = now.max(state.log_time);
             let spec = command::check_submission(state, &spec, now)?;
             if let Some(refusal) = explain::unservable(state, &spec, now).filter(|_| !message.queue_anyway) {
@@ -250,32 +249,62 @@ impl RequestHandlers {
                 enforces: wiring::enforcement_to_proto(quote.enforces),
             })
         };
-        self.context.read(v1::Consistency::Linearizable.into(), read).await
+        Ok(self.context.read_long(caller, "quoting the request", read).await??)
     }
 
-    /// Refuses a request that no donor could ever serve. Other refusals are the command's.
-    async fn refuse_unservable(&self, spec: &RequestSpec, idempotency: &Idempotency) -> Result<(), RpcError> {
+    /// Refuses a request for which the queue has no room, which must not cost entries of the log; and, unless it is to
+    /// be queued anyway, one that no donor could ever serve. Other refusals are the command's.
+    async fn refuse_early(&self, caller: &Caller, submission: Submission<'_>) -> Result<(), RpcError> {
         let now = self.context.now();
-        let refusal = |state: &State| {
-            // A repeated call gets its request, whatever has changed since.
-            if idempotency::seen(&state.idempotency, idempotency).is_some() {
-                return None;
-            }
-            let now = now.max(state.log_time);
-            let checked = command::check_submission(state, spec, now).ok()?;
-            explain::unservable(state, &checked, now)
+        let group = &self.context.group;
+        let refusal = if self.context.refused_lately.has(caller) {
+            let (spec, idempotency) = (submission.spec.clone(), submission.idempotency.clone());
+            let queue_anyway = submission.queue_anyway;
+            let check = move |state: &State| {
+                Submission { spec: &spec, idempotency: &idempotency, queue_anyway }.refusal(state, now)
+            };
+            self.context.read_long(caller, "checking the request", check).await?
+        } else if group.read(Consistency::Stale, |state| submission.refusal(state, now)).await?.is_some() {
+            // Most requests can be served: only a refusal is worth asking a majority.
+            group.read(Consistency::Linearizable, |state| submission.refusal(state, now)).await?
+        } else {
+            None
         };
-        // Most requests can be served: only a refusal is worth asking a majority.
-        if self.context.group.read(Consistency::Stale, refusal).await?.is_some()
-            && let Some(refusal) = self.context.group.read(Consistency::Linearizable, refusal).await?
-        {
-            return Err(refusal.into());
+        let Some(refusal) = refusal else { return Ok(()) };
+        if refusal.code == Code::Unservable {
+            self.context.refused_lately.note(caller);
         }
-        Ok(())
+        Err(refusal.into())
     }
 
     async fn record(&self, id: RequestId) -> Result<Option<RequestRecord>, RpcError> {
         Ok(self.context.group.read(Consistency::Linearizable, |state| state.requests.get(&id).cloned()).await?)
+    }
+}
+
+/// A submission to check before it is proposed.
+#[derive(Clone, Copy)]
+struct Submission<'a> {
+    spec: &'a RequestSpec,
+    idempotency: &'a Idempotency,
+    /// Whether to queue it even if no donor could ever serve it.
+    queue_anyway: bool,
+}
+
+impl Submission<'_> {
+    /// Why the queue has no room for it, or no donor could ever serve it. A request that can be served costs little: the
+    /// first donor that could serve it ends the search.
+    fn refusal(&self, state: &State, now: Timestamp) -> Option<Refusal> {
+        // A repeated call gets its request, whatever has changed since.
+        if idempotency::seen(&state.idempotency, self.idempotency).is_some() {
+            return None;
+        }
+        let now = now.max(state.log_time);
+        match command::check_submission(state, self.spec, now) {
+            Ok(checked) if !self.queue_anyway => explain::unservable(state, &checked, now),
+            Err(refusal) if refusal.code == Code::LimitReached => Some(refusal),
+            Ok(_) | Err(_) => None,
+        }
     }
 }
 

@@ -8,7 +8,6 @@ use comity_core::snapshot;
 use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::watch_service_server::WatchService;
-use comity_runtime::tls::PeerInfo;
 use comity_types::RequestId;
 use futures::Stream;
 use tokio::sync::mpsc;
@@ -19,11 +18,11 @@ use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
 use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::caller_slots::{CallerSlots, WATCHES};
 use crate::api::viewer::Viewer;
-use crate::api::watch_seats::WatchSeats;
-use crate::context::Context;
+use crate::context::{Context, complete};
 use crate::group::{Consistency, Unavailable};
-use crate::watch::{Batch, clusters, objects};
+use crate::watch::{Batch, cluster, objects, visible_clusters};
 
 /// Events queued for one watcher, beyond HTTP/2's buffers.
 const WATCHER_QUEUE_CAPACITY: usize = 256;
@@ -31,21 +30,19 @@ const WATCHER_QUEUE_CAPACITY: usize = 256;
 const BATCHES: usize = 64;
 /// A watcher that reads nothing for this long is disconnected.
 const WATCHER_STALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Interval of checks whether a watcher's certificate has expired.
-const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Streams changes.
 #[derive(Debug, Clone)]
 pub struct WatchHandlers {
     context: Context,
-    seats: WatchSeats,
+    seats: CallerSlots,
 }
 
 impl WatchHandlers {
     /// Starts without watchers.
     #[must_use]
     pub fn new(context: Context) -> Self {
-        Self { context, seats: WatchSeats::default() }
+        Self { context, seats: CallerSlots::new(&WATCHES) }
     }
 }
 
@@ -62,8 +59,9 @@ impl WatchService for WatchHandlers {
 
 impl WatchHandlers {
     async fn begin(&self, request: Request<v1::WatchRequest>) -> Result<Events, RpcError> {
-        let caller = self.context.admit(Rpc::Watch, &request).await?;
-        let peer = request.extensions().get::<PeerInfo>().cloned();
+        let life = self.context.admit_stream(Rpc::Watch, &request).await?;
+        complete(request.get_ref())?;
+        let caller = life.caller().clone();
         let message = request.into_inner();
         let only = match message.request.as_str() {
             "" => None,
@@ -88,7 +86,7 @@ impl WatchHandlers {
                 ended = watcher.run(message.from_revision) => ended,
                 () = sender.closed() => return,
                 () = stop.cancelled() => Some(RpcError::Stopping),
-                expired = certificate_expires(&context, peer) => Some(expired),
+                ended = context.caller_ended(&life) => Some(ended),
                 // It would see nothing new here.
                 () = context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
                     Some(Unavailable::NoLeader { broker: context.id }.into())
@@ -100,16 +98,6 @@ impl WatchHandlers {
             }
         });
         Ok(Box::pin(ReceiverStream::new(receiver)))
-    }
-}
-
-/// Waits until the certificate of a connection has expired.
-async fn certificate_expires(context: &Context, peer: Option<PeerInfo>) -> RpcError {
-    loop {
-        context.clock.sleep(EXPIRY_CHECK_INTERVAL).await;
-        if let Err(expired) = Caller::of(peer.as_ref(), context.group.inner.certificate_time()) {
-            return expired;
-        }
     }
 }
 
@@ -151,20 +139,23 @@ impl Watcher {
         }
     }
 
+    /// Sends all visible objects. Renders none under the state's lock but clusters, whose sums a copy lacks, and of
+    /// these one at a time.
     async fn begin_with_snapshot(&mut self) -> Result<Option<u64>, RpcError> {
-        let (clusters, state) = self
-            .context
-            .group
-            .read(Consistency::Linearizable, |state| {
-                let bundle = state.policy.as_ref().map(|record| Arc::clone(&record.bundle));
-                let viewer = Viewer::of(&self.caller, bundle.as_deref());
-                let clusters = clusters(state, &viewer, self.only);
-                (self.viewer, self.bundle) = (viewer, bundle);
-                (clusters, snapshot::copy(state))
-            })
-            .await?;
+        let group = self.context.group.clone();
+        let state = group.read(Consistency::Linearizable, snapshot::copy).await?;
+        self.bundle = state.policy.as_ref().map(|record| Arc::clone(&record.bundle));
+        self.viewer = Viewer::of(&self.caller, self.bundle.as_deref());
         let revision = state.revision;
-        for event in clusters.into_iter().chain(objects(&state, &self.viewer, self.only)) {
+        for id in visible_clusters(&state, &self.viewer, self.only) {
+            let event = group.read(Consistency::Stale, |state| cluster(state, &id, revision)).await?;
+            if let Some(event) = event
+                && !self.send_event(event, 0).await?
+            {
+                return Ok(None);
+            }
+        }
+        for event in objects(&state, &self.viewer, self.only) {
             if !self.send_event(event, 0).await? {
                 return Ok(None);
             }

@@ -19,21 +19,30 @@ fn wipe(federation: &Federation, id: u64) {
 /// Keeps a copy of a stopped broker's disk.
 fn copy(federation: &Federation, id: u64) -> std::path::PathBuf {
     let to = federation.dir.path().join(format!("copy-{id}"));
-    copy_dir(&federation.data(id), &to);
-    to
+    // Tasks of the broker may still replace their last file: then the copy starts again.
+    for _ in 0..50 {
+        match copy_dir(&federation.data(id), &to) {
+            Ok(()) => return to,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => std::fs::remove_dir_all(&to).unwrap(),
+            Err(error) => panic!("the data of broker {id} cannot be copied: {error}"),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("the data of broker {id} does not come to rest");
 }
 
-fn copy_dir(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
+fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
         let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy_dir(&entry.path(), &target);
+        if entry.file_type()?.is_dir() {
+            copy_dir(&entry.path(), &target)?;
         } else {
-            std::fs::copy(entry.path(), target).unwrap();
+            std::fs::copy(entry.path(), target)?;
         }
     }
+    Ok(())
 }
 
 fn restore(federation: &Federation, id: u64, copy: &Path) {

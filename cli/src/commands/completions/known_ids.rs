@@ -98,6 +98,19 @@ pub(crate) fn policy_clusters() -> ArgValueCompleter {
     })
 }
 
+/// Completes institutions.
+pub(crate) fn institutions() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        candidates(typed, |channel| async move {
+            let bundle = bundle(channel).await?;
+            let words = |(name, institution): (&String, &comity_policy::Document<comity_policy::Institution>)| {
+                (name.clone(), institution.spec.display_name.clone())
+            };
+            Ok(bundle.institutions.iter().map(words).collect())
+        })
+    })
+}
+
 /// Completes tenants.
 pub(crate) fn tenants() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {

@@ -7,9 +7,9 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::BrokerChannel;
 
-use super::super::listings;
 use super::super::whoami::CallerRights;
 use crate::failure::Failure;
+use crate::listings;
 use crate::session::{Session, call};
 use crate::views::{Cluster, Explanation, Lease, Offer, QueuePosition, Request, RequestState};
 

@@ -9,7 +9,8 @@ pub(super) fn policy(members: &[&str]) -> String {
     let mut text = format!(
         "{HEAD}kind: Federation\nmetadata: {{name: replay}}\nspec:\n  trustDomain: replay.example\n  \
          maintainers: [\"spiffe://replay.example/user/admin\"]\n  defaults: {{peeringStep: 3650d}}\n  \
-         limits: {{maxQueuedRequests: 50000, maxQueuedRequestsPerTenant: 50000}}\n---\n\
+         limits: {{maxQueuedRequests: 50000, maxQueuedRequestsPerInstitution: 50000, \
+         maxQueuedRequestsPerTenant: 50000}}\n---\n\
          {HEAD}kind: GpuClass\nmetadata: {{name: gpu}}\nspec: {{selector: 'device.memoryMiB > 0', rank: 1}}\n---\n\
          {HEAD}kind: Agreement\nmetadata: {{name: all}}\nspec: {{parties: [{}], classes: [gpu]}}\n",
         members.join(", ")

@@ -128,7 +128,8 @@ impl GroundTruth {
             ReclaimReason::LocalNeed
             | ReclaimReason::PolicyChanged { .. }
             | ReclaimReason::Preempted { .. }
-            | ReclaimReason::Migration { .. } => false,
+            | ReclaimReason::Migration { .. }
+            | ReclaimReason::Revoked { .. } => false,
         }
     }
 }

@@ -179,7 +179,10 @@ impl ReclaimFederation {
             ReclaimReason::LocalNeed => report.for_local_need += 1,
             ReclaimReason::PolicyChanged { .. } => report.for_policy += 1,
             // This simulation has no failures.
-            ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {}
+            ReclaimReason::DeviceFailed { .. }
+            | ReclaimReason::NodeFailed { .. }
+            | ReclaimReason::DonorSilent
+            | ReclaimReason::Revoked { .. } => {}
             ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));

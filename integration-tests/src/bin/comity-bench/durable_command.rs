@@ -6,7 +6,7 @@ use super::whole::whole;
 use anyhow::{Result, ensure};
 use comity_scenarios::durable::{self, DurableConfig};
 
-/// Concurrent calls that a broker accepts from one user.
+/// Eight clients of each of eight users: a broker lets one user have as many commands under way.
 const MOST_CLIENTS: usize = 64;
 
 #[derive(Debug, clap::Args)]

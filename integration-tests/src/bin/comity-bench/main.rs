@@ -10,7 +10,9 @@ mod failover_command;
 mod failures_command;
 mod fairness_command;
 mod federation_command;
+mod flood_command;
 mod growth_command;
+mod hostile_command;
 mod place_command;
 mod reclaim_command;
 mod report_args;
@@ -33,6 +35,7 @@ const EXAMPLES: &str = "Examples:
   comity-bench agent --nodes 1000 --pods 10000
   comity-bench chaos --origins 10 --donors 5 --leases 50 --minutes 15 --json
   comity-bench chaos --brokers --minutes 15 --json
+  comity-bench hostile --minutes 10 --seed 1
   comity-bench failover --kills 30 --json
   comity-bench durable --clients 1,16,64 --json
   comity-bench place --nodes nodes.csv --pods pods.csv --seeds 42..51 --policy comity
@@ -45,6 +48,7 @@ const EXAMPLES: &str = "Examples:
   comity-bench reclaim --reclaims 1000 --seed 1 --json
   comity-bench failures --events 1000 --seed 1 --json
   comity-bench growth --gpus 1000000 --leases 100000
+  comity-bench flood --floods quotes,lists
 ";
 
 /// Measures Comity and compares it with its peers
@@ -86,6 +90,14 @@ enum Benchmark {
     /// read-only or lost. Clients record their history. At the end it checks that the history is linearizable, that all
     /// brokers have the same state, and that each has every acknowledged request.
     Chaos(chaos_command::ChaosArgs),
+    /// A stolen broker, with the federation's CA key, that tries everything against two agents
+    ///
+    /// Starts a broker that says whatever a seed draws, an origin and a donor on this machine, without Kubernetes. After
+    /// each attack it checks the agents' disks, the envelopes that the broker can open and the tunnels that it has: no
+    /// credential, tunnel or grant may exist that the donor's own policy does not allow, and honest leases must still
+    /// become active. At the end it searches everything that the broker received for tokens and pre-shared keys. Exit
+    /// code 1 and the seed on any violation.
+    Hostile(hostile_command::HostileArgs),
     /// Time without writes after the leader dies, compared with etcd
     ///
     /// Starts three brokers and three etcd members with mutual TLS on this machine, on the same disk. While clients
@@ -182,6 +194,14 @@ enum Benchmark {
     /// releases everything. Needs comity-broker and comity in its own folder; use a release build. About ten minutes
     /// and 4 GB of memory at the default size.
     Growth(growth_command::GrowthArgs),
+    /// Delay of one caller's requests while another floods the leader
+    ///
+    /// Starts three brokers on this machine for each flood; four donors offer their nodes. Alice submits one request
+    /// after another, first alone, then while mallory, of another institution, does one thing as fast as possible: ask
+    /// for quotes, submit requests, connect without a certificate, open watches, report as an agent, or read lists and
+    /// the policy. Prints alice's times, their ratio, and how much of the flood the brokers answered and refused. Needs
+    /// comity-broker and comity in its own folder; use a release build. About three minutes.
+    Flood(flood_command::FloodArgs),
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -190,6 +210,7 @@ async fn main() -> ExitCode {
         Benchmark::Burst(arguments) => burst_command::run(&arguments).await,
         Benchmark::Agent(arguments) => agent_command::run(&arguments).await,
         Benchmark::Chaos(arguments) => chaos_command::run(&arguments).await,
+        Benchmark::Hostile(arguments) => hostile_command::run(&arguments).await,
         Benchmark::Failover(arguments) => failover_command::run(&arguments).await,
         Benchmark::Durable(arguments) => durable_command::run(&arguments).await,
         Benchmark::Place(arguments) => place_command::run(&arguments),
@@ -201,6 +222,7 @@ async fn main() -> ExitCode {
         Benchmark::Reclaim(arguments) => reclaim_command::run(&arguments),
         Benchmark::Failures(arguments) => failures_command::run(&arguments),
         Benchmark::Growth(arguments) => growth_command::run(&arguments).await,
+        Benchmark::Flood(arguments) => flood_command::run(&arguments).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -218,8 +240,10 @@ mod tests {
     #[test]
     fn every_command_reads_its_defaults() {
         const FILES: &str = "--nodes nodes.csv --pods pods.csv";
-        let commands =
-            ["burst", "agent", "chaos", "failover", "durable", "fairness", "batching", "reclaim", "failures", "growth"];
+        let commands = [
+            "burst", "agent", "chaos", "hostile", "failover", "durable", "fairness", "batching", "reclaim", "failures",
+            "growth", "flood",
+        ];
         let with_files = ["place", "match", "federation", "bound", "batching"].map(|name| format!("{name} {FILES}"));
         for line in commands.into_iter().map(str::to_owned).chain(with_files) {
             let read = Arguments::try_parse_from(std::iter::once("comity-bench").chain(line.split(' ')));

@@ -137,6 +137,13 @@ fn other_device(of: &AttackedLease) -> Vec<Attempt> {
     use Protection::{PodSecurity, Policy, Role};
     let volume = json!({ "volumes": [{ "name": "dev", "hostPath": { "path": "/dev" } }] });
     let claim = json!({ "resourceClaims": [{ "name": "gpu", "resourceClaimTemplateName": "more" }] });
+    let mut visible = of.pod("visible-devices", &json!({}));
+    let source = json!({ "prefix": "NVIDIA_VISIBLE_", "configMapRef": { "name": "all" } });
+    visible["spec"]["containers"][0]["envFrom"] = json!([source]);
+    let key = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "visible-devices-key" },
+        "data": { "NVIDIA_VISIBLE_DEVICES": "all" },
+    });
     let mut privileged = of.pod("privileged", &json!({}));
     privileged["spec"]["containers"][0]["securityContext"] = json!({ "privileged": true });
     let debug = ["debug", &of.holder, "--profile=restricted", "--image", &of.image, "--image-pull-policy=Never"];
@@ -156,6 +163,8 @@ fn other_device(of: &AttackedLease) -> Vec<Attempt> {
         ),
         Attempt::new("ephemeral-container", Role, forbidden("patch resource \"pods/ephemeralcontainers\""), &debug)
             .not_dry(),
+        Attempt::create("visible-devices", Policy, answer("a prefix in envFrom"), &visible),
+        Attempt::create("visible-devices-key", Policy, answer("have no key NVIDIA_VISIBLE_DEVICES"), &key),
     ]
 }
 
@@ -215,7 +224,14 @@ fn longer(of: &AttackedLease) -> Vec<Attempt> {
 
 /// Each would rank above the donor's own work, or act outside the namespace.
 fn other_rights(of: &AttackedLease) -> Vec<Attempt> {
-    use Protection::{Policy, Role};
+    use Protection::{Policy, QuotaAndPolicy, Role};
+    let port = |name: &str, kind: &str| {
+        json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
+            "spec": { "type": kind, "selector": { "a": "b" }, "ports": [{ "port": 80 }] },
+        })
+    };
+    let opens = || answer("open no ports of this cluster");
     let before_all = json!({ "priorityClassName": "system-node-critical" });
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": { "name": "outside-address" },
@@ -245,6 +261,8 @@ fn other_rights(of: &AttackedLease) -> Vec<Attempt> {
             &with_spec(of, "before-all", &before_all),
         ),
         Attempt::create("outside-address", Policy, answer("have no external addresses"), &service),
+        Attempt::create("node-port", QuotaAndPolicy, opens(), &port("node-port", "NodePort")),
+        Attempt::create("load-balancer", QuotaAndPolicy, opens(), &port("load-balancer", "LoadBalancer")),
         Attempt::create("donors-volume", Policy, answer("claims of a lease get new volumes"), &volume),
         elsewhere,
     ]

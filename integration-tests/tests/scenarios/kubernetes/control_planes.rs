@@ -44,7 +44,7 @@ async fn three_gpus_are_lent_through_the_tunnel_and_a_fourth_is_refused() {
     donor.kubectl_with_input(&["apply", "-f", "-"], CLEANING).await.unwrap();
     let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
     for (cluster, plane, more) in
-        [("polytech-campus", &origin, ""), ("ncc-main", &donor, "sharing: {cleanNodes: true}")]
+        [("polytech-campus", &origin, ""), ("ncc-main", &donor, "sharing: {cleanNodes: true, alwaysPullImages: false}")]
     {
         let inventory = InventorySource::Kubernetes(plane.admin_kubeconfig_path());
         let crash_at = (cluster == "ncc-main").then(|| "prepare-lease:before".to_owned());

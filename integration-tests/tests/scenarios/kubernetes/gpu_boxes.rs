@@ -1,13 +1,15 @@
 //! GPUs of a real node, told by NVIDIA's own device plugin and GPU Feature Discovery, as the agent offers them.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use comity_scenarios::{Federation, PATIENCE, until};
-use comity_testkit::{Board, GpuBox, KubectlError, MigStrategy, RealCluster, SharedName};
+use comity_testkit::{Board, GpuBox, KubectlError, MigStrategy, RealCluster, RealClusters, SharedName};
 use serde_json::{Value, json};
 
 use crate::OrLogs as _;
+use crate::two_classes::TenantLease;
 
 /// "GPU has fallen off the bus".
 const XID: u32 = 79;
@@ -192,6 +194,55 @@ pub(crate) async fn failures_are_counted(
     .or_logs(federation);
     assert_eq!(started().await.or_logs(federation), before, "the container was restarted");
     println!("{lease} stays, {:.1} s after the first XID", began.elapsed().as_secs_f32());
+}
+
+/// A lease whose GPUs all fail moves to the donor's other node with its request. Its pod stays until the work is saved.
+pub(crate) async fn a_lease_moves_off_failed_gpus(on: &GpuNode<'_>, clusters: &Arc<RealClusters>) {
+    let (federation, donor) = (on.federation, on.donor);
+    donor.set_gpus(2, &GpuBox::whole(Board::L40s, 4)).await.or_logs(federation);
+    until("both nodes to offer their L40S", PATIENCE, async || {
+        let nodes = offered_nodes(federation, on.cluster).await?;
+        let offered = nodes.iter().flat_map(|(_, devices)| devices).filter(|device| device.contains("L40S")).count();
+        ensure!(offered == 8, "{nodes:?}");
+        Ok(Some(()))
+    })
+    .await
+    .or_logs(federation);
+    let saves = ["--preemptible", "--grace", "5m", "--checkpoint"];
+    let lease = TenantLease::of(federation, clusters, 2, "midrange", &saves).await;
+    lease.run(federation, "moving").await;
+    let before = lease.started("moving").await.or_logs(federation);
+
+    let began = Instant::now();
+    let node = if lease.node == on.id { 1 } else { 2 };
+    for gpu in 0..4 {
+        donor.report_xid(node, gpu, XID).or_logs(federation);
+    }
+    until("the lease to be reclaimed", PATIENCE, async || {
+        let seen = federation.comity(&["lease", "show", &lease.id]).await?;
+        ensure!(seen["reclaim"]["reason"] == "device-failed", "{seen}");
+        Ok(Some(()))
+    })
+    .await
+    .or_logs(federation);
+    assert_eq!(lease.started("moving").await.or_logs(federation), before, "the container was restarted");
+    federation.comity(&["lease", "checkpointed", &lease.id]).await.or_logs(federation);
+    let request = federation.comity(&["lease", "show", &lease.id]).await.or_logs(federation)["request"].clone();
+    let next = until("the request's next lease", PATIENCE, async || {
+        let list = federation.comity(&["lease", "list"]).await?;
+        let is_next = |other: &&Value| other["request"] == request && other["id"] != lease.id.as_str();
+        let next = list["items"].as_array().into_iter().flatten().find(is_next);
+        Ok(next.and_then(|next| next["id"].as_str()).map(str::to_owned))
+    })
+    .await
+    .or_logs(federation);
+    let moved = federation.lease_in(&next, "active", PATIENCE).await.or_logs(federation);
+    assert_ne!(moved["placement"]["nodes"][0]["node"], lease.node.as_str(), "{moved}");
+    println!("XID {XID}: {} moved to {next} on another node, {:.1} s later", lease.id, began.elapsed().as_secs_f32());
+    federation.lease_in(&lease.id, "ended", PATIENCE).await.or_logs(federation);
+    federation.comity(&["lease", "release", "--yes", &next]).await.or_logs(federation);
+    federation.lease_in(&next, "ended", PATIENCE).await.or_logs(federation);
+    donor.set_gpus(node, &GpuBox::whole(Board::L40s, 4)).await.or_logs(federation);
 }
 
 /// Waits until the broker counts `expected` of all `total` devices as unhealthy.

@@ -17,8 +17,14 @@ const POD_CIDR: &str = "10.200.0.0/16";
 const ORIGIN: &str = "polytech-campus";
 const DONOR: &str = "ncc-main";
 /// Nobody routes pods here, and both API servers are on this host.
-const LIQO: &str =
-    "liqo:\n  enabled: true\n  network: liqo\n  requireTun: false\n  gateway: {serviceType: ClusterIP}\n";
+const LIQO: &str = "liqo:
+  enabled: true
+  network: liqo
+  requireTun: false
+  gateway: {serviceType: ClusterIP}
+  peerNetworks: [10.200.0.0/16]
+  peerApiServers: {ncc-main: [127.0.0.0/8]}
+";
 
 async fn cluster(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> (ControlPlane, LiqoControllers) {
     let version = LiqoVersion::from_environment().unwrap();
@@ -31,6 +37,10 @@ async fn cluster(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> (ControlP
     for namespace in ["comity-system", "lab"] {
         plane.kubectl(&["create", "namespace", namespace]).await.unwrap();
     }
+    let of_tenant = ["label", "namespace", "lab", "comity.dev/tenant=poly-ml", "comity.dev/offload=true"];
+    plane.kubectl(&of_tenant).await.unwrap();
+    let policies = include_str!("../../../../deploy/agent/liqo-policies.yaml");
+    plane.kubectl_with_input(&["apply", "-f", "-"], policies).await.unwrap();
     (plane, controllers)
 }
 

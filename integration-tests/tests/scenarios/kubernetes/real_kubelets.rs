@@ -72,6 +72,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     let node = GpuNode { federation: &federation, donor: &clusters.donor, cluster: DONOR, id: &whole.node };
     gpu_boxes::failures_are_counted(&node, &whole.id, started, &log).await;
     whole.ends(&federation).await;
+    gpu_boxes::a_lease_moves_off_failed_gpus(&node, &clusters).await;
     gpu_boxes::each_is_offered_as_it_is(&node).await;
     canaries::an_exposed_node_does_not_lend(&node, &binaries).await;
     drop((reader, federation, whole, half));
@@ -95,12 +96,12 @@ async fn federation_of(clusters: &Arc<RealClusters>) -> Federation {
     let (origin, donor) = (&clusters.origin, &clusters.donor);
     let devices = held_devices::agent_section(donor, federation.dir()).await.unwrap();
     let donors_sections = [mig_box::AGENT_SECTION, &canaries::agent_section(), &devices].concat();
-    for (cluster, real, at, kubeconfig, more) in [
-        (ORIGIN, origin, Where::Origin, origin.admin_kubeconfig_path(), ""),
-        (DONOR, donor, Where::Donor, account, donors_sections.as_str()),
+    let origins = InventorySource::Kubernetes(origin.admin_kubeconfig_path());
+    for (cluster, real, at, inventory, more) in [
+        (ORIGIN, origin, Where::Origin, origins, ""),
+        (DONOR, donor, Where::Donor, InventorySource::AsAgent(account), donors_sections.as_str()),
     ] {
         let place = place(clusters, at, real.node_ip());
-        let inventory = InventorySource::Kubernetes(kubeconfig);
         let spec = AgentSpec { place, more: more.to_owned(), ..AgentSpec::new(cluster, inventory) };
         federation.join(spec).await.or_logs(&federation);
     }

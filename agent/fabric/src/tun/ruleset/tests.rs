@@ -15,7 +15,7 @@ fn peer(slot: usize, role: Role, api: Option<&str>) -> PeerRules {
 }
 
 fn rules(peering: &str, peer: PeerRules) -> Rules {
-    Rules { device: "comity0".to_owned(), peers: [(peering.to_owned(), peer)].into(), overlay: None }
+    Rules { device: "comity0".to_owned(), user: 4711, peers: [(peering.to_owned(), peer)].into(), overlay: None }
 }
 
 /// `COMITY_BLESS=1` rewrites the expected file; review it before you commit.
@@ -55,7 +55,10 @@ fn the_table_of_a_gateway_with_other_nodes() {
 
 #[test]
 fn the_table_without_peerings_shuts_the_device() {
-    compare("empty.nft", &Rules { device: "comity0".to_owned(), peers: BTreeMap::new(), overlay: None }.script());
+    compare(
+        "empty.nft",
+        &Rules { device: "comity0".to_owned(), user: 4711, peers: BTreeMap::new(), overlay: None }.script(),
+    );
 }
 
 #[test]

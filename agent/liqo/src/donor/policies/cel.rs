@@ -24,3 +24,8 @@ pub(super) fn quoted(text: &str) -> String {
     quoted.push('\'');
     quoted
 }
+
+/// Whether a claim's spec selects no volume that exists.
+pub(super) fn of_new_volume(spec: &str) -> String {
+    format!("!has({spec}.selector) && !(has({spec}.storageClassName) && {spec}.storageClassName == '')")
+}

@@ -2,10 +2,9 @@
 
 use comity_agent_kubernetes::gpu_resource::LEASE_RESOURCE_PREFIX;
 
-use super::cel::{list, quoted, refuse};
-use super::{MatchCondition, Policy, PolicySettings, Validation};
+use super::cel::{list, of_new_volume, refuse};
+use super::{MatchCondition, Namespaces, Policy, PolicySettings, Validation};
 use super::{container_resources, visible_devices};
-use crate::donor::peer_account::ACCOUNT as PEER_ACCOUNT;
 
 /// Volume types within the namespace: those that Pod Security `restricted` allows.
 const VOLUMES: [&str; 8] =
@@ -17,12 +16,15 @@ const MAX_GRACE_SECONDS: u32 = 3_600;
 /// Namespace names that no consumer gets, even if namespaces keep their names.
 const RESERVED_NAMES: &str = "^(default|kube-.*|liqo|liqo-.*|comity-.*|openshift-.*)$";
 
-/// Operations of consumers that the policies judge.
-const WRITES: &[&str] = &["CREATE", "UPDATE"];
+/// This cluster's own Liqo id, among the grants.
+const OWN_ID: &str = "'liqo-id'";
 
-/// The policies for requests of consumers, in the order of [`POLICY_NAMES`](super::POLICY_NAMES).
-pub(super) fn all(settings: &PolicySettings) -> [Policy; 5] {
-    [slice_status(settings), slice_spec(settings), namespace_map(settings), shadow_pod(settings), objects(settings)]
+/// Operations of consumers that the policies judge.
+pub(super) const WRITES: &[&str] = &["CREATE", "UPDATE"];
+
+/// The policies for Liqo's own objects, in the order of [`POLICY_NAMES`](super::POLICY_NAMES).
+pub(super) fn all(settings: &PolicySettings) -> [Policy; 4] {
+    [slice_status(settings), slice_spec(settings), namespace_map(settings), shadow_pod(settings)]
 }
 
 /// Only the donor writes grants.
@@ -34,7 +36,9 @@ fn slice_status(settings: &PolicySettings) -> Policy {
             ("offloading.liqo.io", vec!["namespacemaps/status", "shadowpods/status"]),
         ],
         operations: WRITES,
-        consumer_namespaces_only: false,
+        namespaces: Namespaces::All,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables: Vec::new(),
         validations: vec![Validation {
@@ -111,7 +115,9 @@ fn slice_spec(settings: &PolicySettings) -> Policy {
         name: super::POLICY_NAMES[1],
         resources: vec![("authentication.liqo.io", vec!["resourceslices", "renews"])],
         operations: WRITES,
-        consumer_namespaces_only: false,
+        namespaces: Namespaces::All,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables,
         validations,
@@ -152,8 +158,8 @@ fn namespace_map(settings: &PolicySettings) -> Policy {
     let mut validations = vec![
         refuse("variables.tenantNamespace", "'only a tenant namespace holds NamespaceMaps'"),
         refuse(
-            &format!("object.metadata.name == {}", quoted(&settings.liqo_id)),
-            &format!("'the NamespaceMap for this cluster is called ' + {}", quoted(&settings.liqo_id)),
+            &format!("{OWN_ID} in variables.data && object.metadata.name == variables.data[{OWN_ID}]"),
+            &format!("'the NamespaceMap for this cluster is called ' + variables.data[{OWN_ID}]"),
         ),
         names,
         refuse(
@@ -170,7 +176,9 @@ fn namespace_map(settings: &PolicySettings) -> Policy {
         name: super::POLICY_NAMES[2],
         resources: vec![("offloading.liqo.io", vec!["namespacemaps"])],
         operations: WRITES,
-        consumer_namespaces_only: false,
+        namespaces: Namespaces::All,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables,
         validations,
@@ -214,7 +222,9 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
         name: super::POLICY_NAMES[3],
         resources: vec![("offloading.liqo.io", vec!["shadowpods"])],
         operations: WRITES,
-        consumer_namespaces_only: false,
+        namespaces: Namespaces::All,
+        object_name: None,
+        reads_grants: true,
         condition: exempt(settings),
         variables,
         validations,
@@ -300,6 +310,15 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
             &format!("'volumes may only be of these kinds: {}'", VOLUMES.join(", ")),
         ),
         refuse(
+            &format!(
+                "!has(variables.pod.volumes) || variables.pod.volumes.all(volume, !has(volume.ephemeral) || \
+                 !has(volume.ephemeral.volumeClaimTemplate) || (!has(volume.ephemeral.volumeClaimTemplate.spec.volumeName) \
+                 && {}))",
+                of_new_volume("volume.ephemeral.volumeClaimTemplate.spec")
+            ),
+            "'claims of a consumer get new volumes: no volumeName, no selector, no empty storageClassName'",
+        ),
+        refuse(
             "variables.containers.all(container, !has(container.securityContext) || \
              !has(container.securityContext.privileged) || !container.securityContext.privileged)",
             "'privileged containers are not offered'",
@@ -338,63 +357,6 @@ fn permissions(settings: &PolicySettings) -> Vec<Validation> {
     validations
 }
 
-/// Objects of a consumer may neither outlast its lease through a finalizer nor open ports of this cluster.
-fn objects(settings: &PolicySettings) -> Policy {
-    let mut variables = common_variables();
-    variables.extend([
-        (
-            "isConsumer",
-            format!(
-                "variables.peer in request.userInfo.groups || 'liqo.io' in request.userInfo.groups || ('user.' + \
-                 request.userInfo.username) in variables.data || request.userInfo.username == \
-                 'system:serviceaccount:liqo-tenant-' + variables.peer + ':{PEER_ACCOUNT}'"
-            ),
-        ),
-        ("finalizers", "has(object.metadata.finalizers) ? object.metadata.finalizers : []".to_owned()),
-        (
-            "oldFinalizers",
-            "request.operation == 'UPDATE' && has(oldObject.metadata.finalizers) ? oldObject.metadata.finalizers : \
-             []"
-            .to_owned(),
-        ),
-        ("isService", "request.resource.resource == 'services'".to_owned()),
-    ]);
-    let mut validations = vec![
-        refuse(
-            "!variables.isConsumer || variables.finalizers.all(name, name in variables.oldFinalizers || name in \
-             ['kubernetes.io/pvc-protection', 'foregroundDeletion'])",
-            "'objects of a consumer carry no finalizers of their own, for they end with its lease'",
-        ),
-        refuse(
-            "!variables.isConsumer || !variables.isService || !has(object.spec.externalIPs) || \
-             size(object.spec.externalIPs) == 0",
-            "'Services of a consumer have no external IPs'",
-        ),
-    ];
-    validations.push(visible_devices::in_data());
-    if !settings.exposed_services {
-        validations.push(refuse(
-            "!variables.isConsumer || !variables.isService || !has(object.spec.type) || object.spec.type in ['', \
-             'ClusterIP', 'ExternalName']",
-            "'Services of a consumer open no ports of this cluster: type ' + object.spec.type",
-        ));
-    }
-    Policy {
-        name: super::POLICY_NAMES[4],
-        resources: vec![
-            ("", vec!["configmaps", "secrets", "services", "persistentvolumeclaims", "events"]),
-            ("networking.k8s.io", vec!["ingresses"]),
-            ("authentication.liqo.io", vec!["resourceslices", "renews"]),
-            ("offloading.liqo.io", vec!["namespacemaps", "shadowpods", "shadowendpointslices"]),
-        ],
-        operations: WRITES,
-        consumer_namespaces_only: true,
-        condition: exempt(settings),
-        variables,
-        validations,
-    }
-}
-
 /// Replicas must name their true consumer: Liqo's controllers trust these labels.
 fn replica_validations() -> [Validation; 2] {
     [
@@ -430,10 +392,10 @@ pub(super) fn common_variables() -> Vec<(&'static str, String)> {
 }
 
 /// True for everybody but this cluster's own controllers and administrators.
-fn exempt(settings: &PolicySettings) -> MatchCondition {
+pub(super) fn exempt(settings: &PolicySettings) -> MatchCondition {
     let liqo = &settings.liqo_namespace;
     let mut users = vec![
-        settings.agent_user.clone(),
+        settings.agent_user(),
         format!("system:serviceaccount:{liqo}:liqo-controller-manager"),
         format!("system:serviceaccount:{liqo}:liqo-crd-replicator"),
         "system:kube-controller-manager".to_owned(),

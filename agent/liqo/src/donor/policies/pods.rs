@@ -8,7 +8,7 @@ use comity_agent_kubernetes::gpu_resource::{LEASE_GPUS_PREFIX, LEASE_RESOURCE_PR
 use super::cel::refuse;
 use super::expressions::common_variables;
 use super::terms::COUNTED_KEY;
-use super::{MatchCondition, POLICY_NAMES, Policy};
+use super::{MatchCondition, Namespaces, POLICY_NAMES, Policy};
 
 /// A pod of a lease on several nodes requests as many units of the lease's own resource as GPUs.
 pub(super) fn pod() -> Policy {
@@ -50,7 +50,9 @@ pub(super) fn pod() -> Policy {
         name: POLICY_NAMES[5],
         resources: vec![("", vec!["pods"])],
         operations: &["CREATE"],
-        consumer_namespaces_only: true,
+        namespaces: Namespaces::OfConsumers,
+        object_name: None,
+        reads_grants: true,
         // Whoever makes the pod.
         condition: MatchCondition {
             name: "selects-nodes-of-a-lease",

@@ -3,6 +3,7 @@
 //! | key | value |
 //! |---|---|
 //! | `version` | of this table |
+//! | `liqo-id` | this cluster's own Liqo id |
 //! | `peer.<consumer>` | while the consumer has a lease: how its control plane's certificate request must begin |
 //! | `slice.<consumer>.<slice>` | how the slice's certificate request must begin, one form for each kind of key |
 //! | `user.<credential>` | the consumer that the credential's name belongs to |
@@ -19,13 +20,14 @@ use crate::donor::grants::{Grants, MAX_GRANTS};
 
 /// Label by which Liqo, and the policies, know the namespaces of a consumer.
 pub(crate) const CONSUMER_NAMESPACE_LABEL: &str = crate::REMOTE_CLUSTER_LABEL;
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 /// Before the id of a lease whose pods select its nodes by its label.
 pub(super) const COUNTED_KEY: &str = "counted.";
 
 /// Data of the ConfigMap. Leases beyond [`MAX_GRANTS`] are left out, and thus refused.
-pub(crate) fn terms(grants: &Grants) -> BTreeMap<String, String> {
-    let mut data = BTreeMap::from([("version".to_owned(), VERSION.to_owned())]);
+pub(crate) fn terms(liqo_id: &str, grants: &Grants) -> BTreeMap<String, String> {
+    let mut data =
+        BTreeMap::from([("version".to_owned(), VERSION.to_owned()), ("liqo-id".to_owned(), liqo_id.to_owned())]);
     for (slice, grant) in grants.0.iter().take(MAX_GRANTS) {
         let consumer = &grant.origin_liqo_id;
         let user = slice_user(slice, consumer);

@@ -16,7 +16,6 @@ pub(super) struct SeenObjects {
     objects: BTreeMap<ObjectKey, (u64, Value)>,
     /// The ConfigMap as this agent last wrote it, or found it to be right: any difference was made by others.
     terms_agreed: Option<Value>,
-    was_complete: bool,
 }
 
 impl SeenObjects {
@@ -42,18 +41,11 @@ impl SeenObjects {
         self.remember(key(wanted), version, content);
     }
 
-    /// Remembers whether the ConfigMap, and all objects, are right.
-    pub(super) fn note_agreement(&mut self, wanted: &[Value]) {
-        if let Some(terms) = wanted.iter().find(|object| kind(object) == TERMS && self.holds(object)) {
+    /// Remembers the ConfigMap if it is as wanted.
+    pub(super) fn note_agreement(&mut self, terms: &Value) {
+        if self.holds(terms) {
             self.terms_agreed = self.objects.get(&key(terms)).map(|(_, seen)| seen.clone());
         }
-        self.was_complete = self.was_complete || wanted.iter().all(|object| self.holds(object));
-    }
-
-    /// Whether all objects have been right since the start. Until then they may be missing, or of another version of
-    /// this agent.
-    pub(super) const fn was_complete(&self) -> bool {
-        self.was_complete
     }
 
     /// Whether an object is as wanted.
@@ -123,12 +115,8 @@ mod tests {
         json!({ "kind": TERMS, "metadata": { "name": "grants" }, "data": { "lease": lease } })
     }
 
-    fn policy() -> Value {
-        json!({ "kind": "ValidatingAdmissionPolicy", "metadata": { "name": "pods" }, "spec": { "failurePolicy": "Fail" } })
-    }
-
     fn see(seen: &mut SeenObjects, object: &Value, version: u64) {
-        let content = object.get("data").or_else(|| object.get("spec")).cloned().unwrap_or_default();
+        let content = object.get("data").cloned().unwrap_or_default();
         seen.remember(key(object), version, content);
     }
 
@@ -137,26 +125,9 @@ mod tests {
         let mut seen = SeenObjects::default();
         let (before, after) = (terms("lease-2"), terms("lease-3"));
         see(&mut seen, &before, 1);
-        seen.note_agreement(std::slice::from_ref(&before));
+        seen.note_agreement(&before);
         assert!(!seen.holds(&after) && seen.is_our_own_change(&after));
         see(&mut seen, &terms("somebody's"), 2);
         assert!(!seen.is_our_own_change(&after), "altered by others");
-    }
-
-    #[test]
-    fn nothing_was_altered_before_everything_was_right_once() {
-        let mut seen = SeenObjects::default();
-        let wanted = [terms("lease-2"), policy()];
-        seen.note_agreement(&wanted);
-        assert!(!seen.was_complete());
-        seen.note_write(&wanted[0], 1, wanted[0]["data"].clone());
-        seen.note_agreement(&wanted);
-        assert!(!seen.was_complete(), "the policy is missing");
-        see(&mut seen, &wanted[1], 2);
-        seen.note_agreement(&wanted);
-        assert!(seen.was_complete());
-        seen.forget(&key(&wanted[1]));
-        seen.note_agreement(&wanted);
-        assert!(seen.was_complete() && !seen.is_our_own_change(&wanted[1]), "now it is altered");
     }
 }

@@ -14,6 +14,7 @@ fn remote(cluster: &str) -> RemoteKeys {
         wireguard_public: [3; 32],
         hpke_public: HpkePublicKey::from_bytes(&[4; HpkePublicKey::BYTES]).unwrap(),
         identity_key: comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public(),
+        institution: None,
         endpoints: Vec::new(),
         network: RemoteNetwork { liqo_cluster_id: format!("{cluster}-liqo"), ..RemoteNetwork::default() },
     }
@@ -35,6 +36,7 @@ async fn place(book: &RemapBook, cluster: &str) -> String {
         cluster,
         networks: &networks,
         endpoints: &[],
+        listed: &[],
         own: &[],
         chosen: &[],
         taken: &[],

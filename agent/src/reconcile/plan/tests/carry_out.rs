@@ -9,6 +9,7 @@ use crate::reconcile::steps::peering::{
     ReportEstablished, SendProof, SendPsk,
 };
 
+use super::fixtures::admitted;
 use super::*;
 
 impl Sim {
@@ -80,10 +81,11 @@ impl Sim {
 
     fn carry_out_lease(&mut self, step: &LeaseStep) {
         match step {
-            LeaseStep::AdmitLease(AdmitLease { lease, fencing_token, milli, delivery }) => {
+            LeaseStep::AdmitLease(AdmitLease { lease, fencing_token, capacity, bound, delivery }) => {
                 self.records.fence = self.records.fence.max(*fencing_token);
                 self.put_donor(*lease, *fencing_token, |record| {
-                    record.milli = *milli;
+                    record.peer = Some(bound.to_record());
+                    record.capacity = capacity.clone();
                     record.delivery = *delivery;
                 });
             }
@@ -106,8 +108,9 @@ impl Sim {
                 let (now, end) = (self.now_ms, *ends_at_ms);
                 self.put_donor(lease.id, lease.fencing_token, |record| {
                     record.last_sequence += 1;
+                    record.peer = Some(epoch.to_record());
                     record.sealed = Some(SealedCredential {
-                        epoch: *epoch,
+                        epoch: epoch.epoch(),
                         sequence: record.last_sequence,
                         issued_at_ms: now,
                         expires_at_ms: end.min(now + 600_000),
@@ -125,8 +128,9 @@ impl Sim {
                 self.live.uses.note_reported(*lease, *idle_since);
             }
             LeaseStep::ReportLease(ReportLease { lease, .. }) => self.report(ReportKey::Ready(*lease)),
-            LeaseStep::OpenCredential(OpenCredential { lease, fencing_token, envelope }) => {
+            LeaseStep::OpenCredential(OpenCredential { lease, fencing_token, epoch, envelope }) => {
                 let mut record = OriginRecord::new(*lease, *fencing_token, Delivery::Namespace);
+                record.peer = Some(epoch.to_record());
                 record.credential = Some(HeldCredential {
                     epoch: 1,
                     sequence: envelope.key.sequence,
@@ -135,11 +139,11 @@ impl Sim {
                 self.records.origins.insert(*lease, Arc::new(record));
                 self.opened(envelope);
             }
-            LeaseStep::AcceptCredential(AcceptCredential { lease }) => {
+            LeaseStep::AcceptCredential(AcceptCredential { lease, .. }) => {
                 let live = LiveLease { epoch: 1, sequence: 1, tunnel_epoch: self.live.tunnels[&PEERING] };
                 self.live.accepted.insert(lease.id, live);
             }
-            LeaseStep::Probe(Probe { lease }) => self.report(ReportKey::Ready(lease.id)),
+            LeaseStep::Probe(Probe { lease, .. }) => self.report(ReportKey::Ready(lease.id)),
             LeaseStep::RemoveLease(RemoveLease { lease, side, report }) => {
                 self.live.accepted.remove(lease);
                 self.live.unwanted.remove(&ObjectId::Lease(*lease));
@@ -151,6 +155,7 @@ impl Sim {
                         record.namespace = None;
                         record.sealed = None;
                         record.removed = true;
+                        record.ended |= report.is_some();
                     });
                 } else {
                     let record = OriginRecord { removed: true, ..OriginRecord::new(*lease, 1, Delivery::Namespace) };
@@ -176,7 +181,13 @@ impl Sim {
     }
 
     pub(super) fn put_donor(&mut self, lease: LeaseId, token: u64, change: impl FnOnce(&mut DonorRecord)) {
-        let fresh = DonorRecord { admitted_at_ms: self.now_ms, ..DonorRecord::new(lease, token, Delivery::Namespace) };
+        let desired = self.desired.leases.iter().find(|desired| desired.id == lease);
+        let fresh = DonorRecord {
+            peer: Some(LeasePeer { peering: PEERING, cluster: "origin".into(), identity_key: None }),
+            capacity: desired.map(admitted).unwrap_or_default(),
+            admitted_at_ms: self.now_ms,
+            ..DonorRecord::new(lease, token, Delivery::Namespace)
+        };
         let mut record = self.records.donors.get(&lease).map_or(fresh, |record| DonorRecord::clone(record));
         record.removed = false;
         change(&mut record);

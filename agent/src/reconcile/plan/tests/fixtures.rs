@@ -41,6 +41,7 @@ pub(super) fn remote() -> RemoteKeys {
         wireguard_public: [3; 32],
         hpke_public: HpkePublicKey::from_bytes(&[4; HpkePublicKey::BYTES]).unwrap(),
         identity_key: comity_runtime::IdentityKey::generate(&comity_runtime::SeededEntropy::new(1)).public(),
+        institution: None,
         endpoints: vec!["127.0.0.1:1".into()],
         network: RemoteNetwork {
             pod_cidrs: vec!["10.2.0.0/16".parse().unwrap()],
@@ -50,6 +51,45 @@ pub(super) fn remote() -> RemoteKeys {
             tun: true,
             liqo_network: false,
         },
+    }
+}
+
+/// What an agent remembers of a cluster whose keys it verified.
+pub(super) fn known_peer(remote: &RemoteKeys) -> PeerRecord {
+    PeerRecord {
+        cluster: remote.cluster.clone(),
+        identity_key: remote.identity_key,
+        trust: Trust::FirstUse,
+        institution: String::new(),
+        since_ms: NOW,
+        refused: None,
+    }
+}
+
+/// Node `n` with two GPUs. Local work uses the last ones.
+pub(super) fn two_gpus(local: [u32; 2]) -> Vec<v1::Node> {
+    let device = |local_use_milli| v1::Device {
+        resource_name: "nvidia.com/gpu".into(),
+        local_use_milli,
+        healthy: true,
+        ..v1::Device::default()
+    };
+    vec![v1::Node { id: "n".into(), devices: local.map(device).into(), ..v1::Node::default() }]
+}
+
+/// What the donor admits of a lease of whole GPUs.
+pub(super) fn admitted(lease: &Lease) -> AdmittedCapacity {
+    let placement = lease.placement.as_ref().unwrap();
+    let part = |node: &NodePlacement| {
+        let share =
+            |share: &DeviceShare| (share.device, AdmittedShare { milli: share.milli, ..AdmittedShare::default() });
+        let devices = node.devices.iter().map(share).collect();
+        (node.node.clone(), AdmittedPart { devices, ..AdmittedPart::default() })
+    };
+    AdmittedCapacity {
+        resource_name: placement.resource_name.clone(),
+        resource_count: placement.resource_count,
+        nodes: placement.nodes.iter().map(part).collect(),
     }
 }
 
@@ -66,11 +106,16 @@ pub(super) fn envelope(step: &str, lease: &str) -> Envelope {
 }
 
 pub(super) fn lease(id: &str, token: u64, state: LeaseState) -> Lease {
-    let devices = vec![DeviceShare { device: 0, milli: 1_000, ..DeviceShare::default() }];
+    let devices = vec![DeviceShare { device: 0, milli: 1_000, units: 1, ..DeviceShare::default() }];
     let nodes = vec![NodePlacement { node: "n".into(), devices, ..NodePlacement::default() }];
     Lease {
         state: Some(state),
-        placement: Some(Placement { nodes, ..Placement::new(cluster("donor")) }),
+        placement: Some(Placement {
+            nodes,
+            resource_name: "nvidia.com/gpu".into(),
+            resource_count: 1,
+            ..Placement::new(cluster("donor"))
+        }),
         fencing_token: token,
         hold_until_ms: NOW + 120_000,
         term_ms: 3_600_000,

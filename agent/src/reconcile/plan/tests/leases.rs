@@ -30,6 +30,21 @@ fn a_lease_goes_from_admission_to_its_end_on_the_donor() {
 }
 
 #[test]
+fn the_tunnel_of_a_revoked_origin_does_not_wait_for_the_end_of_its_lease() {
+    let mut sim = connected_donor();
+    sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Active)];
+    sim.settle();
+    sim.records.outbox.clear();
+    sim = sim.peering(PeeringState::Draining, 1, Bundles::Known);
+    sim.desired.leases[0].state = Some(LeaseState::Ending);
+    assert_eq!(sim.names(), ["close-peering", "remove-lease"], "one plan does both at once");
+    // A donor that was offline has the same to do when it is back.
+    sim.restart();
+    assert_eq!(sim.settle(), ["close-peering", "remove-lease"]);
+    assert!(sim.records.peerings.is_empty() && sim.records.donors[&LEASE].removed);
+}
+
+#[test]
 fn a_prepared_lease_marks_its_nodes_again_and_one_that_ends_does_not() {
     let mut sim = connected_donor();
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
@@ -160,7 +175,9 @@ fn a_credential_is_renewed_after_two_thirds_of_its_life_and_sealed_again_in_a_ne
 fn the_donor_keeps_its_own_limits_and_its_fence() {
     let mut sim = connected_donor();
     sim.policy.max_lent_gpus = Some(1);
-    sim.desired.leases = vec![lease("lease-2", 8, LeaseState::Placed), lease("lease-1", 7, LeaseState::Placed)];
+    let mut second = lease("lease-2", 8, LeaseState::Placed);
+    second.placement.as_mut().unwrap().nodes[0].devices[0].device = 1;
+    sim.desired.leases = vec![second, lease("lease-1", 7, LeaseState::Placed)];
     let steps = sim.plan();
     assert!(
         steps.iter().any(|step| matches!(step, Step::Lease(LeaseStep::AdmitLease(admit)) if admit.lease == LEASE)),
@@ -179,17 +196,6 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
     sim.put_donor(LEASE, 10, |_| {});
     sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Ending)];
     assert_eq!(sim.names(), [""; 0], "an older token tears nothing down");
-}
-
-/// Node `n` with two GPUs. Local work uses the last ones.
-fn two_gpus(local: [u32; 2]) -> Vec<v1::Node> {
-    let device = |local_use_milli| v1::Device {
-        resource_name: "nvidia.com/gpu".into(),
-        local_use_milli,
-        healthy: true,
-        ..v1::Device::default()
-    };
-    vec![v1::Node { id: "n".into(), devices: local.map(device).into(), ..v1::Node::default() }]
 }
 
 #[test]
@@ -251,7 +257,9 @@ fn only_interchangeable_devices_are_counted_together() {
     assert!(!is_refused(&sim));
     nodes[0].devices.clear();
     sim.nodes = Some(nodes);
-    assert!(!is_refused(&sim), "a node without its devices is the broker's to judge");
+    assert!(is_refused(&sim), "a device that is not there is not lent");
+    sim.put_donor(LEASE, 7, |_| {});
+    assert!(!is_refused(&sim), "once the lease is admitted, a node without its devices is the broker's to judge");
 }
 
 #[test]

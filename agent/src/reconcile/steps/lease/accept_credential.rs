@@ -2,17 +2,20 @@
 //! writes a kubeconfig for it; a virtual node is requested from the donor's Liqo.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_delivery::{ApiCredential, Credential, VirtualNodeGrant};
 use comity_agent_fabric::{FabricError, LocalForward, PeerHandle, forward_local};
+use comity_agent_model::forward_target::client_check::ClientCheck;
 use comity_agent_model::lease::Lease;
 use comity_agent_state::store::Store;
 
 use super::report;
 use super::terms::{held_credential, origin_lease};
+use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::live::LiveLease;
-use crate::reconcile::parts::{Borrowed, Connected, Deliveries, Parts};
+use crate::reconcile::parts::{Borrowed, Connected, Deliveries, Parts, PortClients};
 use crate::reconcile::steps::epoch;
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
@@ -22,6 +25,8 @@ use crate::reconcile::steps::kind::Kind;
 pub struct AcceptCredential {
     /// The lease.
     pub lease: Box<Lease>,
+    /// Its peering.
+    pub bound: BoundPeering,
 }
 
 impl Kind for AcceptCredential {
@@ -40,9 +45,9 @@ impl Kind for AcceptCredential {
     }
 
     async fn run(&self, Parts { store, tunnels, deliveries, connections, .. }: &Parts) -> Result<(), StepError> {
-        let Self { lease } = self;
+        let Self { lease, bound } = self;
         let (credential, held) = held_credential(store, lease.id)?;
-        let handle = tunnels.peer(lease.peering).ok_or(StepError::Gone("the tunnel"))?;
+        let handle = tunnels.peer(bound.peering()).ok_or(StepError::Gone("the tunnel"))?;
         let tunnel_epoch = u32::try_from(handle.epoch()).unwrap_or(u32::MAX);
         // A forward into an older tunnel is dropped; its port is bound again below.
         let kept = connections.remove(lease.id).filter(|connected| connected.lease.tunnel_epoch == tunnel_epoch);
@@ -65,7 +70,7 @@ impl AcceptCredential {
         deliveries: &Deliveries,
         grant: &VirtualNodeGrant,
     ) -> Result<Borrowed, StepError> {
-        let peer = epoch::liqo_peer(store, self.lease.peering)?;
+        let peer = epoch::liqo_peer(store, self.bound.peering())?;
         let node = deliveries.virtual_nodes()?.origin.accept(&peer, &origin_lease(&self.lease), grant).await?;
         // The reachability of the tunnel depends on it.
         let (id, kept) = (self.lease.id, Some(node.clone()));
@@ -104,10 +109,14 @@ impl AcceptCredential {
         let lease = self.lease.id;
         let port = store.records().origins.get(&lease).and_then(|record| record.local_port).unwrap_or(0);
         let bind = |port| SocketAddr::from((deliveries.access.listen, port));
-        match forward_local(handle, bind(port), server_port).await {
+        let clients: Arc<dyn ClientCheck> = Arc::new(PortClients {
+            networks: deliveries.access.clients.clone(),
+            pods: deliveries.origin.clients(&origin_lease(&self.lease)),
+        });
+        match forward_local(handle, bind(port), server_port, Arc::clone(&clients)).await {
             Err(FabricError::LocalBind { source, .. }) if port != 0 => {
                 tracing::warn!(%lease, port, %source, "the lease's port is in use; the lease gets another one");
-                forward_local(handle, bind(0), server_port).await
+                forward_local(handle, bind(0), server_port, clients).await
             }
             other => other,
         }

@@ -1,8 +1,9 @@
 //! Step `admit-lease`: the donor admits a lease.
 
-use comity_agent_state::record::DonorRecord;
+use comity_agent_state::record::{AdmittedCapacity, DonorRecord};
 use comity_types::{Delivery, LeaseId};
 
+use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
@@ -14,8 +15,10 @@ pub struct AdmitLease {
     pub lease: LeaseId,
     /// Its fencing token.
     pub fencing_token: u64,
-    /// Thousandths of GPUs that it takes.
-    pub milli: u64,
+    /// What it takes, by this agent's own count.
+    pub capacity: AdmittedCapacity,
+    /// Its peering.
+    pub bound: BoundPeering,
     /// Its delivery.
     pub delivery: Delivery,
 }
@@ -28,10 +31,13 @@ impl Kind for AdmitLease {
     }
 
     async fn run(&self, Parts { store, clock, .. }: &Parts) -> Result<(), StepError> {
-        let Self { lease, fencing_token, milli, delivery } = self;
-        let admitted_at_ms = clock.unix_ms();
-        let record =
-            DonorRecord { milli: *milli, admitted_at_ms, ..DonorRecord::new(*lease, *fencing_token, *delivery) };
+        let Self { lease, fencing_token, capacity, bound, delivery } = self;
+        let record = DonorRecord {
+            peer: Some(bound.to_record()),
+            capacity: capacity.clone(),
+            admitted_at_ms: clock.unix_ms(),
+            ..DonorRecord::new(*lease, *fencing_token, *delivery)
+        };
         let update = store.update(move |change| {
             // A lease taken down in an outage may return: its sequence and admission time continue.
             let before = change.records().donors.get(&record.lease).cloned();

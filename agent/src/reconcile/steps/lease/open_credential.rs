@@ -5,6 +5,7 @@ use comity_agent_model::envelope::Envelope;
 use comity_agent_state::record::{HeldCredential, OriginRecord, SecretBlob};
 use comity_types::{Delivery, LeaseId};
 
+use crate::reconcile::bound_peering::BoundEpoch;
 use crate::reconcile::envelope::note_opened;
 use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::epoch;
@@ -18,6 +19,8 @@ pub struct OpenCredential {
     pub lease: LeaseId,
     /// Its fencing token.
     pub fencing_token: u64,
+    /// Epoch of its peering.
+    pub epoch: BoundEpoch,
     /// The sealed credential.
     pub envelope: Envelope,
 }
@@ -30,9 +33,9 @@ impl Kind for OpenCredential {
     }
 
     async fn run(&self, Parts { member, store, .. }: &Parts) -> Result<(), StepError> {
-        let Self { lease, fencing_token, envelope } = self.clone();
-        let peering = epoch::record(store, envelope.key.peering, envelope.key.epoch)?;
-        let remote = peering.remote.as_ref().ok_or(StepError::Gone("the donor's keys"))?;
+        let Self { lease, fencing_token, epoch, envelope } = self.clone();
+        let peering = epoch::record(store, epoch.peering(), epoch.epoch())?;
+        let remote = epoch::bound_remote(&peering, &epoch)?;
         let opened = match member.open(&envelope, &peering, remote) {
             Ok(opened) => opened,
             Err(error) => return epoch::fail_envelope(store, &envelope.key, &error.to_string()).await,
@@ -52,6 +55,7 @@ impl Kind for OpenCredential {
                 Some(record) => OriginRecord::clone(record),
                 None => OriginRecord::new(lease, fencing_token, delivery),
             };
+            record.peer = Some(epoch.to_record());
             record.delivery = delivery;
             record.credential = Some(held);
             record.removed = false;

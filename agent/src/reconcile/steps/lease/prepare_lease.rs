@@ -11,6 +11,7 @@ use comity_types::{Delivery, LeaseId};
 
 use super::report;
 use super::terms::donor_lease;
+use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::parts::{Deliveries, Parts};
 use crate::reconcile::steps::epoch;
 use crate::reconcile::steps::error::StepError;
@@ -21,6 +22,8 @@ use crate::reconcile::steps::kind::Kind;
 pub struct PrepareLease {
     /// The lease.
     pub lease: Box<Lease>,
+    /// Its peering.
+    pub bound: BoundPeering,
     /// When it ends at the latest, in milliseconds since 1970.
     pub ends_at_ms: u64,
 }
@@ -77,7 +80,7 @@ impl PrepareLease {
         match self.lease.delivery {
             Delivery::Namespace => Ok((deliveries.donor.prepare(&wanted).await?.namespace, None)),
             Delivery::VirtualNode => {
-                let peer = epoch::liqo_peer(store, self.lease.peering)?;
+                let peer = epoch::liqo_peer(store, self.bound.peering())?;
                 let lent = deliveries.virtual_nodes()?.donor.prepare(&peer, &wanted).await?;
                 Ok((peer.tenant_namespace(), Some(lent)))
             }

@@ -7,6 +7,7 @@ use comity_agent_state::store::{Change, Store};
 
 use super::report;
 use super::terms::{held_credential, origin_lease};
+use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::parts::{Access, Connections, Deliveries, Parts};
 use crate::reconcile::steps::epoch;
 use crate::reconcile::steps::error::StepError;
@@ -17,6 +18,8 @@ use crate::reconcile::steps::kind::Kind;
 pub struct Probe {
     /// The lease.
     pub lease: Box<Lease>,
+    /// Its peering.
+    pub bound: BoundPeering,
 }
 
 impl Kind for Probe {
@@ -31,7 +34,7 @@ impl Kind for Probe {
     }
 
     async fn run(&self, Parts { store, deliveries, connections, .. }: &Parts) -> Result<(), StepError> {
-        let Self { lease } = self;
+        let Self { lease, .. } = self;
         let probed = self.probe(store, deliveries, connections).await;
         let Some(probed) = report::or_fail(store, lease, probed).await? else { return Ok(()) };
         let (id, token) = (lease.id, lease.fencing_token);
@@ -55,7 +58,7 @@ impl Probe {
         deliveries: &Deliveries,
         connections: &Connections,
     ) -> Result<ProbedLease, StepError> {
-        let Self { lease } = self;
+        let Self { lease, bound } = self;
         let (credential, _) = held_credential(store, lease.id)?;
         let wanted = origin_lease(lease);
         match (&credential, connections.access(lease.id)) {
@@ -67,7 +70,7 @@ impl Probe {
                 Ok(ProbedLease { namespace: String::new(), secret_name })
             }
             (Credential::VirtualNode(grant), Some(Access::VirtualNode(node))) => {
-                let peer = epoch::liqo_peer(store, lease.peering)?;
+                let peer = epoch::liqo_peer(store, bound.peering())?;
                 deliveries.virtual_nodes()?.origin.probe(&peer, &wanted, grant).await?;
                 Ok(ProbedLease { namespace: node, secret_name: String::new() })
             }

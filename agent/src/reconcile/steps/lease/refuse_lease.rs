@@ -7,6 +7,10 @@ use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
 
+/// Codes of refusals that no broker causes while it works as it should: it lost state, or somebody else controls it.
+const CONTRADICTIONS: [&str; 6] =
+    ["peering-mismatch", "lease-rebound", "lease-ended", "identity-changed", "placement-disagrees", "token-too-high"];
+
 /// Reports that this side cannot or will not serve a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RefuseLease {
@@ -28,6 +32,10 @@ impl Kind for RefuseLease {
     }
 
     async fn run(&self, Parts { store, .. }: &Parts) -> Result<(), StepError> {
+        if CONTRADICTIONS.contains(&self.code) {
+            let Self { lease, code, message, .. } = self;
+            tracing::error!(%lease, code, message, "a broker contradicts what this agent knows");
+        }
         report::fail(store, self.lease, self.fencing_token, self.code, &self.message).await
     }
 }

@@ -46,11 +46,11 @@ impl Kind for RemoveLease {
             remove_borrowed(store, deliveries, lease).await?;
         }
         let Some((side, fencing_token)) = side.zip(report) else {
-            return Ok(store.update(move |change| mark_removed(change, lease, side)).await?);
+            return Ok(store.update(move |change| mark_removed(change, lease, side, false)).await?);
         };
         let update = store.update(move |change| {
             ensure_record(change, lease, side, fencing_token);
-            mark_removed(change, lease, Some(side));
+            mark_removed(change, lease, Some(side), true);
             let report = report::to_message(lease, fencing_token, Outcome::Clean(Clean {}));
             change.send(ReportKey::Clean(lease), report);
         });
@@ -108,9 +108,9 @@ fn ensure_record(change: &mut Change<'_>, lease: LeaseId, side: Side, fencing_to
     }
 }
 
-/// Marks a side as removed and keeps its record, so that a lease can return after an outage; without a side the lease
-/// is forgotten.
-fn mark_removed(change: &mut Change<'_>, lease: LeaseId, side: Option<Side>) {
+/// Marks a side as removed and keeps its record, so that a lease that has not ended can return after an outage; without
+/// a side the lease is forgotten.
+fn mark_removed(change: &mut Change<'_>, lease: LeaseId, side: Option<Side>, ended: bool) {
     if side.is_none() {
         change.drop_lease(lease);
         return;
@@ -122,6 +122,7 @@ fn mark_removed(change: &mut Change<'_>, lease: LeaseId, side: Option<Side>) {
         record.nodes_to_clean.clear();
         record.sealed = None;
         record.removed = true;
+        record.ended |= ended;
     });
     change.change_origin(lease, |record| {
         record.credential = None;

@@ -10,6 +10,7 @@ use comity_types::Delivery;
 
 use super::report;
 use super::terms::donor_lease;
+use crate::reconcile::bound_peering::BoundEpoch;
 use crate::reconcile::envelope::CREDENTIAL;
 use crate::reconcile::parts::{Deliveries, Parts, Subject};
 use crate::reconcile::steps::epoch;
@@ -26,8 +27,8 @@ pub struct SealCredential {
     pub lease: Box<Lease>,
     /// When it ends at the latest, in milliseconds since 1970.
     pub ends_at_ms: u64,
-    /// Epoch to whose key it is sealed.
-    pub epoch: u32,
+    /// Epoch of its peering to whose key it is sealed.
+    pub epoch: BoundEpoch,
     /// Whether the origin has an earlier one of this epoch.
     pub renewal: bool,
 }
@@ -56,8 +57,8 @@ impl Kind for SealCredential {
         let issued_at_ms = clock.unix_ms();
         let issued = self.issue(store, deliveries).await;
         let Some(credential) = report::or_fail(store, lease, issued).await? else { return Ok(()) };
-        let peering = epoch::record(store, lease.peering, *epoch)?;
-        let remote = peering.remote.as_ref().ok_or(StepError::Gone("the origin's keys"))?;
+        let peering = epoch::record(store, epoch.peering(), epoch.epoch())?;
+        let remote = epoch::bound_remote(&peering, epoch)?;
         let records = store.records();
         let record = records.donors.get(&lease.id).ok_or(StepError::Gone("the lease's record"))?;
         let sequence = record.last_sequence + 1;
@@ -70,17 +71,18 @@ impl Kind for SealCredential {
             }
         };
         let sealed = SealedCredential {
-            epoch: *epoch,
+            epoch: epoch.epoch(),
             sequence,
             issued_at_ms,
             expires_at_ms: credential.expires_at_ms(),
             lease_end_ms: *ends_at_ms,
         };
-        let (id, token) = (lease.id, lease.fencing_token);
+        let (id, token, peer) = (lease.id, lease.fencing_token, epoch.to_record());
         let update = store.update(move |change| {
             let mut namespace = None;
             change.change_donor(id, |record| {
                 record.last_sequence = sequence;
+                record.peer = Some(peer);
                 record.sealed = Some(sealed);
                 namespace.clone_from(&record.namespace);
             });

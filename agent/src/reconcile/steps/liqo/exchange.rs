@@ -8,6 +8,7 @@ use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::messages::Message;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::envelope::Envelope;
+use comity_agent_model::node_service::NodeService;
 use comity_agent_state::record::{
     LiqoFailure, LiqoRecord, NetworkRecord, PeeringRecord, RemoteKeys, ReportKey, SealedMessage, SecretBlob,
 };
@@ -92,10 +93,11 @@ impl<S: MessageStep> Kind for S {
 
 /// One side's exchange in one epoch.
 pub(crate) struct Exchange<'a> {
-    member: &'a Member,
+    pub(super) member: &'a Member,
     pub(super) store: &'a Store,
     pub(super) clock: &'a dyn Clock,
     pub(super) nodes: &'a VirtualNodes,
+    pub(super) service: NodeService,
     pub(super) keys: PeeringRecord,
     pub(super) remote: RemoteKeys,
     pub(super) record: LiqoRecord,
@@ -116,7 +118,8 @@ impl<'a> Exchange<'a> {
                 LiqoRecord { network, ..LiqoRecord::new(peering, keys.side, &peer, &own.liqo_cluster_id) }
             }
         };
-        Ok(Self { member, store, clock: clock.as_ref(), nodes: deliveries.virtual_nodes()?, keys, remote, record })
+        let (nodes, service) = (deliveries.virtual_nodes()?, deliveries.node_service.borrow().clone());
+        Ok(Self { member, store, clock: clock.as_ref(), nodes, service, keys, remote, record })
     }
 
     /// Opens an envelope; `None` if that failed and was reported.

@@ -8,14 +8,15 @@ use comity_agent_fabric::{
     fabric_addresses, forward_api,
 };
 use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::node_service::NodeService;
 use comity_agent_state::record::RemoteKeys;
 use comity_types::{PeeringId, Side};
 use ipnet::Ipv4Net;
 
-use crate::reconcile::parts::{Deliveries, Member, Parts};
-use crate::reconcile::steps::epoch;
+use crate::reconcile::parts::{Member, Parts};
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
+use crate::reconcile::steps::{api_address, epoch};
 
 /// Brings the tunnel up; the donor exposes its API in it.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,14 +45,16 @@ impl Kind for ConfigureFabric {
             Side::Donor => (Role::Donor, addresses.donor, addresses.origin),
             Side::Origin => (Role::Origin, addresses.origin, addresses.donor),
         };
-        let (pod_cidrs, remote_api) = tunnel_routes(member, deliveries, record.side, remote).await;
+        let service = deliveries.node_service.borrow().clone();
+        let (pod_cidrs, remote_api) = tunnel_routes(member, &service, record.side, remote).await;
         let endpoints = resolve(remote).await;
-        let routes = if deliveries.node_service.borrow().remaps.is_ok() {
+        let routes = if service.remaps.is_ok() {
             let request = PlacementRequest {
                 peering: &peering.to_string(),
                 cluster: &remote.cluster,
                 networks: &pod_cidrs,
                 endpoints: &endpoints,
+                listed: &service.peer_networks,
                 own: &member.pod_networks(),
                 chosen: &[],
                 taken: &[],
@@ -84,31 +87,16 @@ impl Kind for ConfigureFabric {
     }
 }
 
-/// Routes into the tunnel: the other side's pod networks, and on the origin the donor's API server; none if they
-/// overlap this cluster's own and cannot be remapped.
+/// Routes into the tunnel: the other side's pod networks, and on the origin the donor's API server; none if this cluster
+/// does not allow them.
 async fn tunnel_routes(
     member: &Member,
-    deliveries: &Deliveries,
+    service: &NodeService,
     side: Side,
     remote: &RemoteKeys,
 ) -> (Vec<Ipv4Net>, Option<SocketAddr>) {
-    let allowed = deliveries.peer_networks();
-    let mut network = remote.network.clone();
-    if let (Side::Origin, false, None) = (side, network.api_server.is_empty(), network.api_address()) {
-        // Resolved as this node resolves it.
-        let found = tokio::net::lookup_host(remote.network.api_server.as_str()).await;
-        match found.map(|mut found| found.find(SocketAddr::is_ipv4)) {
-            Ok(found) => network.api_server = found.map(|found| found.to_string()).unwrap_or_default(),
-            Err(error) => {
-                tracing::warn!(name = network.api_server, %error, cluster = remote.cluster, "the donor's API server \
-                    does not resolve");
-            }
-        }
-    }
-    let remaps = deliveries.node_service.borrow().remaps.is_ok();
-    let overlap = network.overlap(member.network.as_ref()).filter(|_| !remaps);
-    let checked = network.check(member.network.as_ref(), &allowed);
-    if let Err(reason) = checked.and(overlap.map_or(Ok(()), Err)) {
+    let network = api_address::resolved(side, remote).await;
+    if let Err(reason) = network.check(&remote.cluster, member.network.as_ref(), service, side) {
         tracing::warn!(cluster = remote.cluster, reason, "no pods are routed to this cluster");
         return (Vec::new(), None);
     }

@@ -7,6 +7,7 @@ use comity_proto::v1::agent_message::Body;
 
 use super::handshake::seal_proof;
 use crate::keys::bundle::{self, Expected};
+use crate::keys::continuity;
 use crate::reconcile::envelope::note_opened;
 use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::epoch;
@@ -31,9 +32,9 @@ impl Kind for OpenPsk {
         self.expected.peering.to_string()
     }
 
-    async fn run(&self, Parts { member, store, .. }: &Parts) -> Result<(), StepError> {
+    async fn run(&self, Parts { member, store, clock, .. }: &Parts) -> Result<(), StepError> {
         let (peering, epoch, envelope) = (self.expected.peering, self.expected.epoch, &self.envelope);
-        let remote = match bundle::verify(&self.bundle, &self.expected, &member.pinned) {
+        let remote = match bundle::verify(&self.bundle, &self.expected, &member.pins) {
             Ok(remote) => remote,
             Err(error) => return epoch::fail(store, peering, epoch, "bad-keys", &error.to_string()).await,
         };
@@ -50,14 +51,22 @@ impl Kind for OpenPsk {
         };
         record.preshared = Some(SecretKey::new(*preshared));
         record.nonce = Some(SecretKey::new(nonce));
-        record.remote = Some(remote);
+        record.remote = Some(remote.clone());
         let proof = seal_proof(member, &mut record)?;
         let (key, envelope) = (ReportKey::Proof(peering, epoch), envelope.key.clone());
+        let (claimed, now_ms) = (self.expected.institution.clone(), clock.unix_ms());
         let update = store.update(move |change| {
-            change.put_peering(record);
-            note_opened(change, &envelope);
-            change.send(key, Body::Envelope(proof));
+            let noted = continuity::note(change, &remote, &claimed, now_ms);
+            if noted.is_ok() {
+                change.put_peering(record);
+                note_opened(change, &envelope);
+                change.send(key, Body::Envelope(proof));
+            }
+            noted
         });
-        Ok(update.await?)
+        match update.await? {
+            Ok(()) => Ok(()),
+            Err(error) => epoch::fail_continuity(store, peering, epoch, &error).await,
+        }
     }
 }

@@ -6,6 +6,7 @@ use comity_proto::v1::agent_message::Body;
 use zeroize::Zeroizing;
 
 use crate::keys::bundle::{self, Expected};
+use crate::keys::continuity;
 use crate::reconcile::envelope::PSK;
 use crate::reconcile::parts::{Parts, Subject};
 use crate::reconcile::steps::epoch;
@@ -28,9 +29,9 @@ impl Kind for SendPsk {
         self.expected.peering.to_string()
     }
 
-    async fn run(&self, Parts { member, store, .. }: &Parts) -> Result<(), StepError> {
+    async fn run(&self, Parts { member, store, clock, .. }: &Parts) -> Result<(), StepError> {
         let (peering, epoch) = (self.expected.peering, self.expected.epoch);
-        let remote = match bundle::verify(&self.bundle, &self.expected, &member.pinned) {
+        let remote = match bundle::verify(&self.bundle, &self.expected, &member.pins) {
             Ok(remote) => remote,
             Err(error) => return epoch::fail(store, peering, epoch, "bad-keys", &error.to_string()).await,
         };
@@ -42,16 +43,24 @@ impl Kind for SendPsk {
         let sequence = record.sealed_sequence;
         let subject = Subject { keys: &record, remote: &remote, lease: None, step: PSK, sequence };
         let sealed = member.seal(subject, &content);
-        record.remote = Some(remote);
+        record.remote = Some(remote.clone());
         let envelope = match sealed {
             Ok(envelope) => envelope,
             Err(error) => return epoch::fail(store, peering, epoch, "bad-keys", &error.to_string()).await,
         };
-        let key = ReportKey::Psk(peering, epoch);
+        let (key, claimed, now_ms) =
+            (ReportKey::Psk(peering, epoch), self.expected.institution.clone(), clock.unix_ms());
         let update = store.update(move |change| {
-            change.put_peering(record);
-            change.send(key, Body::Envelope(envelope));
+            let noted = continuity::note(change, &remote, &claimed, now_ms);
+            if noted.is_ok() {
+                change.put_peering(record);
+                change.send(key, Body::Envelope(envelope));
+            }
+            noted
         });
-        Ok(update.await?)
+        match update.await? {
+            Ok(()) => Ok(()),
+            Err(error) => epoch::fail_continuity(store, peering, epoch, &error).await,
+        }
     }
 }

@@ -10,6 +10,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 
 use super::*;
+use crate::burst::OFFLOAD_LABEL;
 use crate::crd::GpuRequestSpec;
 
 /// An API server with one object, and a broker.
@@ -24,6 +25,8 @@ struct World {
     explained: usize,
     answer: Option<Result<v1::Request, RequestError>>,
     live: Vec<v1::Request>,
+    /// The namespace has not opted in.
+    stays_here: bool,
 }
 
 impl World {
@@ -41,7 +44,9 @@ impl World {
             return (201, body.clone());
         }
         if path.ends_with("/namespaces/team-a") {
-            return (200, json!({ "metadata": { "name": "team-a", "labels": { TENANT_LABEL: "vision" } } }));
+            let offload = if self.stays_here { "false" } else { "true" };
+            let labels = json!({ TENANT_LABEL: "vision", OFFLOAD_LABEL: offload });
+            return (200, json!({ "metadata": { "name": "team-a", "labels": labels } }));
         }
         assert_eq!(*method, Method::PATCH, "{path}");
         let is_status = path.ends_with("/status");
@@ -266,6 +271,23 @@ async fn the_reason_to_wait_is_in_the_message_and_changes_once_a_minute() {
     bench.show();
     bench.turn().await;
     bench.world(|world| assert_eq!(world.object["status"]["message"], "institute: 2 of 8 GPUs are free"));
+}
+
+#[tokio::test]
+async fn a_namespace_that_has_not_opted_in_requests_no_virtual_nodes() {
+    let mut bench = Bench::new(Ok(queued()));
+    bench.world(|world| world.stays_here = true);
+    bench.turn().await;
+    bench.world(|world| {
+        assert_eq!(world.object["status"]["conditions"][0]["reason"], "NamespaceNotOptedIn");
+        assert!(world.object["status"]["message"].as_str().unwrap().contains("comity.dev/offload=true"));
+        assert!(world.submitted.is_empty());
+        world.stays_here = false;
+    });
+    bench.clock.advance(INCOMPLETE_FOR);
+    bench.show();
+    bench.turn().await;
+    bench.world(|world| assert_eq!(world.submitted.len(), 1));
 }
 
 #[tokio::test]

@@ -85,7 +85,7 @@ impl ApplyPolicy {
 }
 
 /// Refuses a new broker operator whom neither a broker operator nor a broker names: maintainers could otherwise invite
-/// brokers, and with that get the authority's key. The first bundle may name any.
+/// brokers, and with that get the intermediate's key. The first bundle may name any.
 fn check_broker_operators(transition: &Transition<'_>, bundle: &Bundle) -> Result<(), Refusal> {
     let (Some(record), Actor::User(caller)) = (&transition.state().policy, transition.actor()) else { return Ok(()) };
     let in_force = &record.bundle;

@@ -116,8 +116,8 @@ fn expire_peering(transition: &mut Transition<'_>, id: PeeringId) {
             let message = format!("step {} was not done in time", step_name(peering.state));
             transition.fail_peering(id, &message);
         }
-        PeeringState::Established if is_unused => drain_peering(transition, id, "idle"),
-        PeeringState::Failed if is_unused => drain_peering(transition, id, "failed, and no lease needs it"),
+        PeeringState::Established if is_unused => transition.drain_peering(id, "idle"),
+        PeeringState::Failed if is_unused => transition.drain_peering(id, "failed, and no lease needs it"),
         PeeringState::Failed => {
             let deadline = transition.now().after(transition.settings().handshake_step);
             transition.change_peering(id, |peering| {
@@ -138,14 +138,4 @@ fn step_name(state: PeeringState) -> &'static str {
         PeeringState::Authenticating => "authenticate",
         _ => "establish",
     }
-}
-
-fn drain_peering(transition: &mut Transition<'_>, id: PeeringId, message: &str) {
-    transition.drop_envelopes(id, |_| true);
-    transition.change_peering(id, |peering| {
-        peering.state = PeeringState::Draining;
-        peering.deadline = None;
-        peering.retry_at = None;
-        message.clone_into(&mut peering.message);
-    });
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, PeeringId, PeeringState};
+use comity_types::{ClusterId, PeeringId, PeeringState, Side};
 
 use crate::model::peering::Peering;
 use crate::model::settings::retry_pause;
@@ -64,6 +64,29 @@ impl Transition<'_> {
             peering.donor_keys = None;
             peering.established.clear();
             message.clone_into(&mut peering.message);
+        });
+    }
+
+    /// Takes a peering down: both sides remove its tunnel and keys.
+    pub(crate) fn drain_peering(&mut self, id: PeeringId, message: &str) {
+        self.drop_envelopes(id, |_| true);
+        self.change_peering(id, |peering| {
+            peering.state = PeeringState::Draining;
+            peering.deadline = None;
+            peering.retry_at = None;
+            message.clone_into(&mut peering.message);
+        });
+    }
+
+    /// Records that one side of a draining peering has removed everything.
+    pub(crate) fn close_side(&mut self, id: PeeringId, side: Side) {
+        self.change_peering(id, |peering| {
+            peering.closed.insert(side);
+            if peering.closed.len() == 2 {
+                peering.state = PeeringState::Closed;
+                peering.origin_keys = None;
+                peering.donor_keys = None;
+            }
         });
     }
 }

@@ -28,7 +28,9 @@ impl Transition<'_> {
         if let Some(left) = replaced_by.filter(|_| next.is_none()) {
             self.end_lease(left, reason, message);
         }
+        self.clean_for_evicted(id);
         self.end_if_both_clean(id);
+        self.close_if_revoked(peering);
     }
 
     /// Records that one side of a lease has removed everything.
@@ -40,7 +42,7 @@ impl Transition<'_> {
         self.end_if_both_clean(id);
     }
 
-    fn end_if_both_clean(&mut self, id: LeaseId) {
+    pub(super) fn end_if_both_clean(&mut self, id: LeaseId) {
         let Some(lease) = self.state().leases.get(&id) else { return };
         let clean = lease.donor_side == SideState::Clean && lease.origin_side == SideState::Clean;
         if lease.state != LeaseState::Ending || !clean {

@@ -154,13 +154,14 @@ impl Transition<'_> {
                 EndReason::Released | EndReason::Expired | EndReason::NotNeeded | EndReason::Idle => {
                     RequestState::Completed
                 }
-                EndReason::Cancelled => RequestState::Cancelled,
+                EndReason::Cancelled | EndReason::OriginRevoked => RequestState::Cancelled,
                 EndReason::OriginFailed => RequestState::Failed,
                 EndReason::Reclaimed
                 | EndReason::Preempted
                 | EndReason::DeviceLost
                 | EndReason::NodeLost
-                | EndReason::DonorLost => {
+                | EndReason::DonorLost
+                | EndReason::DonorRevoked => {
                     // The request was served before, so its count of attempts starts again.
                     request.attempts = 0;
                     if request.spec.start_by.is_some_and(|deadline| deadline <= now) {

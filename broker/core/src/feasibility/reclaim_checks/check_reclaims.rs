@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
+use comity_types::{ClusterId, LeaseId, LeaseState, RequestId, Side};
 
 use crate::feasibility::reclaim_checks::failed::{failure_of, may_reclaim_for_failure};
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
@@ -52,6 +52,8 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
             reason @ (ReclaimReason::DeviceFailed { .. }
             | ReclaimReason::NodeFailed { .. }
             | ReclaimReason::DonorSilent) => failure_of(state, lease).as_ref() == Some(reason),
+            // A command of its own starts these.
+            ReclaimReason::Revoked { .. } => false,
             ReclaimReason::Preempted { by } => {
                 let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 proposed_count == set.len() && frees_room(state, *by, donor, &set, proposed.lease)
@@ -170,6 +172,8 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
         ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {
             failure_of(state, lease).is_some()
         }
+        ReclaimReason::Revoked { side: Side::Origin } => state.check_borrower(&lease.origin, &lease.tenant).is_err(),
+        ReclaimReason::Revoked { side: Side::Donor } => state.check_part(donor).is_err(),
         ReclaimReason::Preempted { by } => {
             let request = state.requests.get(by).filter(|request| request.waits() && request.room_at.is_some());
             let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };

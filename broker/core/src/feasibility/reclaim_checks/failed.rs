@@ -99,11 +99,16 @@ fn is_short(state: &State, donor: &ClusterId, id: &NodeId, node: &Node, index: u
 /// themselves may be cut off.
 fn donor_silence(state: &State, lease: &Lease) -> Option<ReclaimReason> {
     let donor = state.clusters.get(&lease.placement.donor).filter(|cluster| !cluster.connected)?;
-    let heard = state.clusters.values().filter(|cluster| cluster.connected).count();
+    if state.check_part(&lease.placement.donor).is_err() {
+        // It is silent because it is evicted or suspended, and that decided about its leases.
+        return None;
+    }
+    let members = state.clusters.iter().filter(|(id, _)| state.check_part(id).is_ok());
+    let (heard, silent): (Vec<_>, Vec<_>) = members.partition(|(_, cluster)| cluster.connected);
     let too_long = state.log_time.since(donor.since) >= state.settings().donor_lost_after;
     // Before a lease is active, its hold applies.
     let in_force = matches!(lease.state, LeaseState::Suspect | LeaseState::Reclaiming);
-    (in_force && too_long && 2 * heard >= state.clusters.len()).then_some(ReclaimReason::DonorSilent)
+    (in_force && too_long && heard.len() >= silent.len()).then_some(ReclaimReason::DonorSilent)
 }
 
 /// Whether a lease may be reclaimed for a failure: it is in force or being set up, or is being reclaimed for something

@@ -22,7 +22,8 @@ pub(crate) fn is_limited(reason: &ReclaimReason) -> bool {
         | ReclaimReason::Migration { .. }
         | ReclaimReason::DeviceFailed { .. }
         | ReclaimReason::NodeFailed { .. }
-        | ReclaimReason::DonorSilent => false,
+        | ReclaimReason::DonorSilent
+        | ReclaimReason::Revoked { .. } => false,
     }
 }
 

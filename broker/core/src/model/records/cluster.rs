@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::health::Health;
 use crate::model::inventory::{Offer, stored_offer};
+use crate::model::revocation::Exclusion;
 use crate::model::time::Timestamp;
 
 /// A member cluster.
@@ -20,6 +21,12 @@ pub struct Cluster {
     pub joined_at: Timestamp,
     /// Expiry of its newest certificate.
     pub certificate_not_after: Timestamp,
+    /// Certificates of earlier generations are void.
+    #[serde(default)]
+    pub void_before: u64,
+    /// Since when it is evicted; `None` for a member.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evicted: Option<Exclusion>,
     /// Whether its agent reports. The scheduler ignores the offer of a silent cluster; nothing is torn down because of
     /// silence.
     pub connected: bool,

@@ -27,6 +27,12 @@ pub fn record_name(idempotency: &Idempotency) -> String {
     format!("{} {}", idempotency.caller, idempotency.key)
 }
 
+/// The caller of a record.
+#[must_use]
+pub(crate) fn caller_of(record_name: &str) -> &str {
+    record_name.split_once(' ').map_or(record_name, |(caller, _)| caller)
+}
+
 /// The stored reply to a repeated call, if there is one.
 #[must_use]
 pub fn seen(table: &CowMap<String, StoredReply>, idempotency: &Idempotency) -> Option<Reply> {

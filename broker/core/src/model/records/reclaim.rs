@@ -1,7 +1,7 @@
 //! Reclaims: why, until when, and how the request continues.
 //!
 //! ```text
-//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost) ─▶ ended
+//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost | donor-revoked | origin-revoked) ─▶ ended
 //!    ▲          │  at the deadline, or once the origin reports that its work is saved
 //!    └──────────┘  reclaim cancelled: the reason is gone
 //! ```
@@ -14,7 +14,7 @@
 //! replaces it in turn. So the request moves and keeps its id. To agents, a lease is one placement under one id and
 //! token from beginning to end; no lease ever changes its donor.
 
-use comity_types::{EndReason, NodeId, RequestId};
+use comity_types::{EndReason, NodeId, RequestId, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::model::inventory::FaultClass;
@@ -59,6 +59,11 @@ pub enum ReclaimReason {
     },
     /// Its donor was silent for too long.
     DonorSilent,
+    /// Its origin or donor was evicted, or the institution of one of them is suspended.
+    Revoked {
+        /// Whose part ends.
+        side: Side,
+    },
 }
 
 impl ReclaimReason {
@@ -73,6 +78,7 @@ impl ReclaimReason {
             Self::DeviceFailed { .. } => "device-failed",
             Self::NodeFailed { .. } => "node-failed",
             Self::DonorSilent => "donor-silent",
+            Self::Revoked { .. } => "revoked",
         }
     }
 
@@ -85,7 +91,8 @@ impl ReclaimReason {
             | Self::PolicyChanged { .. }
             | Self::DeviceFailed { .. }
             | Self::NodeFailed { .. }
-            | Self::DonorSilent => None,
+            | Self::DonorSilent
+            | Self::Revoked { .. } => None,
         }
     }
 
@@ -110,6 +117,8 @@ impl ReclaimReason {
             Self::DeviceFailed { .. } => EndReason::DeviceLost,
             Self::NodeFailed { .. } => EndReason::NodeLost,
             Self::DonorSilent => EndReason::DonorLost,
+            Self::Revoked { side: Side::Donor } => EndReason::DonorRevoked,
+            Self::Revoked { side: Side::Origin } => EndReason::OriginRevoked,
         }
     }
 }
@@ -132,6 +141,7 @@ impl std::fmt::Display for ReclaimReason {
             Self::NodeFailed { node, gone: true } => write!(f, "node {node} is gone"),
             Self::NodeFailed { node, gone: false } => write!(f, "node {node} does not answer, or failed too often"),
             Self::DonorSilent => f.write_str("nothing is heard of the donor any more"),
+            Self::Revoked { side } => write!(f, "its {side} was evicted or suspended"),
         }
     }
 }

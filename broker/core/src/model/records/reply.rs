@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::invite::InviteSubject;
 use crate::model::refusal::Refusal;
+use crate::model::revocation::RevocationEffects;
 use crate::model::time::Timestamp;
 
 /// Identifies a call, so that repeating it is harmless.
@@ -33,6 +34,16 @@ pub enum ReplyBody {
         /// Whether the bundle is new.
         changed: bool,
     },
+    /// A certificate may be issued to the caller. A repeated call gets one of the same generation and end, so it gains
+    /// nothing, and nothing at all after a revocation.
+    Certificate {
+        /// Its generation.
+        generation: u64,
+        /// Its end.
+        not_after: Timestamp,
+    },
+    /// Certificates are void, or an institution is suspended.
+    Revoked(RevocationEffects),
     /// A join token was recorded.
     Invited {
         /// Who may join with it.
@@ -84,6 +95,8 @@ pub enum Change {
     Invite(InviteSubject),
     /// The policy bundle.
     Policy,
+    /// Void certificates, or suspended institutions.
+    Revocations,
 }
 
 /// Outcome of applying one entry.

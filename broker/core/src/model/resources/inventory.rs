@@ -5,6 +5,7 @@ pub(crate) mod enforcement;
 pub(crate) mod fault;
 pub(crate) mod functions;
 pub(crate) mod layout;
+pub(crate) mod offer_size;
 pub(crate) mod stored_offer;
 pub(crate) mod wiring;
 
@@ -210,7 +211,7 @@ impl Offer {
         for (id, node) in &self.nodes {
             node.check(id)?;
         }
-        Ok(())
+        offer_size::check_offer_size(self.bytes(), cluster)
     }
 }
 

@@ -41,6 +41,15 @@ impl Transition<'_> {
         }
     }
 
+    /// Withdraws a cluster's offer.
+    pub(crate) fn withdraw_offer(&mut self, id: &ClusterId) {
+        self.change_cluster(id, |cluster| cluster.offer = None);
+        let Records { clusters, derived, policy, .. } = self.records();
+        if let Some(cluster) = clusters.get(id) {
+            derived.note_offer(id, cluster, policy.as_ref());
+        }
+    }
+
     /// Changes and removes some nodes of a cluster's offer, and records the failures that this shows. Takes time
     /// proportional to their number.
     pub(crate) fn revise_offer(&mut self, id: &ClusterId, generation: u64, nodes: &NodeMap, gone: &BTreeSet<NodeId>) {

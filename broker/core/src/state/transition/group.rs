@@ -24,6 +24,8 @@ impl Transition<'_> {
         for counter in counters {
             *counter = counter.saturating_add(RECOVERY_GAP);
         }
+        // A certificate of the lost entries must not outlast a later revocation.
+        records.certificate_generation = records.certificate_generation.saturating_add(RECOVERY_GAP);
         for (_, cluster) in records.clusters.iter_mut() {
             cluster.last_fencing_token = cluster.last_fencing_token.saturating_add(RECOVERY_GAP);
         }

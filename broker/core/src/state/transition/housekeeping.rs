@@ -4,6 +4,7 @@ use comity_types::{LeaseId, LeaseState, PeeringId, PeeringState, RequestId};
 
 use crate::model::idempotency::{self, StoredReply};
 use crate::model::limits::{MAX_ENDED_KEPT, MAX_IDEMPOTENCY_RECORDS};
+use crate::model::peering::Peering;
 use crate::model::reply::{Idempotency, Reply};
 use crate::model::work::WorkType;
 use crate::state::timers::Due;
@@ -34,16 +35,7 @@ impl Transition<'_> {
 
     /// Stores the reply to a call, so that the call can be repeated.
     pub(crate) fn remember_reply(state: &mut State, key: &Idempotency, reply: &Reply) {
-        let records = &mut state.records;
-        while records.idempotency.len() >= MAX_IDEMPOTENCY_RECORDS {
-            let Some(oldest) = records.derived.timers.oldest_answer().map(str::to_owned) else { break };
-            forget_reply(records, &oldest);
-        }
-        let name = idempotency::record_name(key);
-        let record = StoredReply { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: records.log_time };
-        let due = Some(record.at.after(idempotency::KEPT_FOR));
-        records.derived.timers.set(Due::Idempotency(name.clone()), due);
-        records.idempotency.insert(name, record);
+        remember_reply(&mut state.records, key, reply, MAX_IDEMPOTENCY_RECORDS);
     }
 
     /// Keeps the newest [`MAX_ENDED_KEPT`] ended records of each kind. Ids ascend, so the lowest are the oldest.
@@ -66,7 +58,8 @@ impl Transition<'_> {
             }
         }
         if records.peerings.len() > 2 * MAX_ENDED_KEPT {
-            let closed = records.peerings.iter().filter(|(_, peering)| peering.state == PeeringState::Closed);
+            let is_closed = |peering: &Peering| peering.state == PeeringState::Closed && peering.leases.is_empty();
+            let closed = records.peerings.iter().filter(|(_, peering)| is_closed(peering));
             let closed: Vec<PeeringId> = closed.map(|(id, _)| *id).collect();
             for id in closed.iter().take(closed.len().saturating_sub(MAX_ENDED_KEPT)) {
                 records.peerings.remove(id);
@@ -75,7 +68,55 @@ impl Transition<'_> {
     }
 }
 
+/// Stores a reply; there are at most `most` afterwards. The caller with most replies makes room, so that however many
+/// calls somebody makes, others can repeat theirs.
+fn remember_reply(records: &mut Records, key: &Idempotency, reply: &Reply, most: usize) {
+    while records.idempotency.len() >= most {
+        let Some(oldest) = records.derived.replies.oldest_of_most().map(str::to_owned) else { break };
+        forget_reply(records, &oldest);
+    }
+    let name = idempotency::record_name(key);
+    let record = StoredReply { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: records.log_time };
+    let due = Some(record.at.after(idempotency::KEPT_FOR));
+    records.derived.timers.set(Due::Idempotency(name.clone()), due);
+    records.derived.replies.add(&name, record.at);
+    records.idempotency.insert(name, record);
+}
+
 fn forget_reply(records: &mut Records, name: &str) {
-    records.idempotency.remove(name);
+    if let Some(record) = records.idempotency.remove(name) {
+        records.derived.replies.remove(name, record.at);
+    }
     records.derived.timers.set(Due::Idempotency(name.to_owned()), None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::reply::ReplyBody;
+    use crate::model::time::Timestamp;
+    use crate::state::Derived;
+
+    #[test]
+    fn one_callers_calls_push_out_no_replies_to_others() {
+        const MOST: usize = 8;
+        let mut state = State::default();
+        let call = |state: &mut State, caller: &str, key: &str| {
+            state.records.log_time = Timestamp(state.log_time.0 + 1);
+            let key = Idempotency { caller: caller.to_owned(), key: key.to_owned(), body_sha256: String::new() };
+            remember_reply(&mut state.records, &key, &Ok(ReplyBody::Done), MOST);
+        };
+        for key in ["1", "2", "3"] {
+            call(&mut state, "spiffe://test.example/user/alice", key);
+        }
+        for number in 0..5 * MOST {
+            call(&mut state, "spiffe://test.example/user/mallory", &number.to_string());
+        }
+        assert_eq!(state.idempotency.len(), MOST);
+        for key in ["1", "2", "3"] {
+            assert!(state.idempotency.contains_key(&format!("spiffe://test.example/user/alice {key}")), "{key}");
+        }
+        assert!(state.idempotency.contains_key("spiffe://test.example/user/mallory 39"));
+        assert_eq!(state.derived, Derived::of(&state));
+    }
 }

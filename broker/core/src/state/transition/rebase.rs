@@ -14,6 +14,7 @@ use crate::model::policy_record::PolicyRecord;
 use crate::model::reclaim::Reclaim;
 use crate::model::reply::{Change, ReplyBody};
 use crate::model::request::Request;
+use crate::model::revocation::{Exclusion, Revocation};
 use crate::model::time::Timestamp;
 use crate::state::Records;
 use crate::state::transition::Transition;
@@ -38,6 +39,9 @@ impl Transition<'_> {
             reclaims,
             last_overdue,
             brokers,
+            certificate_generation: _,
+            revoked_users,
+            suspensions,
             time_shift_ms: sum_of_shifts,
             term_began,
             next_request: _,
@@ -53,6 +57,12 @@ impl Transition<'_> {
         }
         let now = *log_time;
         for BrokerRecord { role: _, raft_address: _, client_address: _, since } in brokers.values_mut() {
+            shift(since, ms);
+        }
+        for Revocation { void_before: _, at, by: _ } in revoked_users.values_mut() {
+            shift(at, ms);
+        }
+        for Exclusion { since, by: _ } in suspensions.values_mut() {
             shift(since, ms);
         }
         if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _ }) = policy {
@@ -113,6 +123,8 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
         joined_at,
         // The certificate itself contains it.
         certificate_not_after: _,
+        void_before: _,
+        evicted,
         connected: _,
         since,
         offer: _,
@@ -122,6 +134,9 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
     } = cluster;
     shift(joined_at, ms);
     shift(since, ms);
+    if let Some(Exclusion { since, by: _ }) = evicted {
+        shift(since, ms);
+    }
     health.shift(ms);
 }
 
@@ -227,7 +242,10 @@ fn shift_answer(record: &mut StoredReply, ms: i64) {
     match reply {
         Ok(ReplyBody::Invited { subject: _, expires_at }) => shift(expires_at, ms),
         Ok(
-            ReplyBody::Done
+            // The certificate itself contains its end.
+            ReplyBody::Certificate { .. }
+            | ReplyBody::Revoked(_)
+            | ReplyBody::Done
             | ReplyBody::Request(_)
             | ReplyBody::Lease(_)
             | ReplyBody::Policy { .. }

@@ -5,18 +5,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use bytes::{BufMut as _, Bytes};
+use bytes::{Buf as _, BufMut as _, Bytes};
 use comity_proto::v1;
 use comity_proto::v1::agent_service_server::SERVICE_NAME;
 use comity_proto::v1::broker_message::Body as Reply;
 use prost::Message as _;
-use tonic::codec::{Codec, EncodeBuf, Encoder};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
 use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
-use tonic_prost::ProstCodec;
 
 use crate::api::rpc::MAX_AGENT_MESSAGE_BYTES;
+use crate::api::rpc::agent_service::decoded_size::check_decoded_size;
 use crate::api::rpc::agent_service::{AgentHandlers, Messages};
 
 /// The service's only method.
@@ -93,14 +93,26 @@ impl Codec for AgentCodec {
     type Encode = ToAgent;
     type Decode = v1::AgentMessage;
     type Encoder = Self;
-    type Decoder = <ProstCodec<v1::BrokerMessage, v1::AgentMessage> as Codec>::Decoder;
+    type Decoder = Self;
 
     fn encoder(&mut self) -> Self {
         Self
     }
 
-    fn decoder(&mut self) -> Self::Decoder {
-        ProstCodec::<v1::BrokerMessage, v1::AgentMessage>::default().decoder()
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Decoder for AgentCodec {
+    type Item = v1::AgentMessage;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Self::Item>, Status> {
+        let message = buffer.copy_to_bytes(buffer.remaining());
+        check_decoded_size(&message)?;
+        // As tonic reports it.
+        v1::AgentMessage::decode(message).map(Some).map_err(|error| Status::internal(error.to_string()))
     }
 }
 

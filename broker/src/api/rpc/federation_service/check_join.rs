@@ -47,7 +47,7 @@ impl FederationHandlers {
             Ok(v1::CheckJoinResponse {
                 time_ms: now.0,
                 institution: institution.unwrap_or_default().to_owned(),
-                replaces: state.clusters.contains_key(&check.cluster),
+                replaces: state.clusters.get(&check.cluster).is_some_and(|cluster| cluster.evicted.is_none()),
                 expires_at_ms: invite.expires_at.0,
                 probes: Vec::new(),
             })

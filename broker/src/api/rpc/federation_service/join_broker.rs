@@ -1,4 +1,4 @@
-//! Brokers join: the new broker gets the federation's authority, sealed to a key of its own, and the group's members.
+//! Brokers join: the new broker gets the group's intermediate, sealed to a key of its own, and the group's members.
 
 use comity_core::broker_record::BrokerRole;
 use comity_core::command::JoinBroker;
@@ -14,7 +14,7 @@ use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
 use crate::api::{idempotency, invitation};
 use crate::group::Consistency;
-use crate::provision::sealed_authority::seal_authority;
+use crate::provision::sealed_authority::GroupSecrets;
 
 impl FederationHandlers {
     pub(super) async fn join_broker(
@@ -41,7 +41,9 @@ impl FederationHandlers {
 
         let id = SpiffeId::broker(self.context.ca.trust_domain().clone(), message.broker);
         // Sealed before the token is consumed, so that a key which is refused uses up no token.
-        let sealed = seal_authority(&self.context.ca, &id, &message.sealing_key, &SystemEntropy).map_err(|error| {
+        let secrets =
+            GroupSecrets { authority: self.context.ca.current(), invitation_key: self.context.invitation_key.clone() };
+        let sealed = secrets.seal(&id, &message.sealing_key, &SystemEntropy).map_err(|error| {
             let size = format!("{} bytes", message.sealing_key.len());
             Refusal::invalid("sealing_key", size, &format!("is refused: {error}"), "send an X-Wing public key")
         })?;
@@ -54,11 +56,11 @@ impl FederationHandlers {
         let applied = self.context.propose(&Caller::Broker(id.clone()), command, Some(idempotency)).await?;
         applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
         let members = self.context.group.read(Consistency::Linearizable, members).await?;
-        tracing::warn!(%id, "joined: this broker now has the federation's authority");
+        tracing::warn!(%id, "joined: this broker now has the group's intermediate");
         Ok(v1::JoinBrokerResponse {
-            ca_pem: self.context.ca.root_pem().to_owned(),
+            ca_pem: secrets.authority.root_pem().to_owned(),
             encapsulated_key: sealed.encapsulated_key,
-            sealed_ca_key: sealed.ciphertext,
+            sealed_authority: sealed.ciphertext,
             members,
         })
     }

@@ -6,9 +6,10 @@ use comity_proto::v1;
 use comity_runtime::spiffe::{SpiffeId, SpiffeKind};
 use tonic::Request;
 
-use super::{FederationHandlers, parse_csr};
+use super::FederationHandlers;
 use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
+use crate::api::convert::csr::parse_csr;
 use crate::api::invitation::Lifetimes;
 use crate::api::rpc_error::RpcError;
 use crate::api::{idempotency, invitation};
@@ -50,12 +51,13 @@ impl FederationHandlers {
         invitation::check_outstanding(&self.context, &subject, &secret_sha256, &idempotency).await?;
 
         let id = SpiffeId::user(self.context.ca.trust_domain().clone(), user.clone());
-        let command = Command::JoinUser(JoinUser { user: user.into(), secret_sha256 });
+        let certificate_not_after = self.not_after(self.context.validity.users);
+        let command = Command::JoinUser(JoinUser { user: user.into(), secret_sha256, certificate_not_after });
         let applied = self.context.propose(&Caller::User(id.clone()), command, Some(idempotency)).await?;
-        applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
-        let (certificate_pem, not_after) = self.issue(&csr, &id, self.context.validity.users)?;
+        let certificate = applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
+        let (certificate_pem, not_after) = self.issue(&csr, &id, &certificate).await?;
         tracing::info!(%id, "joined");
-        let ca_pem = self.context.ca.root_pem().to_owned();
+        let ca_pem = self.context.ca.root_pem();
         Ok(v1::JoinUserResponse { certificate_pem, ca_pem, not_after_ms: not_after.0 })
     }
 }

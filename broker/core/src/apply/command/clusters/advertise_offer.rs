@@ -20,6 +20,7 @@ pub struct AdvertiseOffer {
 impl AdvertiseOffer {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         self.offer.check(&self.cluster)?;
+        transition.state().check_part(&self.cluster)?;
         let cluster = transition
             .state()
             .clusters

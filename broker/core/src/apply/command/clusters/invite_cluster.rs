@@ -26,15 +26,17 @@ pub struct InviteCluster {
 impl InviteCluster {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let policy = transition.state().policy.as_ref().ok_or_else(Refusal::no_policy)?;
-        if policy.bundle.institution_of_cluster(self.cluster.as_str()).is_none() {
-            return Err(Refusal::invalid(
+        let institution = policy.bundle.institution_of_cluster(self.cluster.as_str()).ok_or_else(|| {
+            Refusal::invalid(
                 "cluster",
                 &self.cluster,
                 "is not in the policy bundle",
                 "add a Cluster document for it and name it in its Institution's clusters, then apply the bundle",
-            ));
-        }
-        if !self.replace && transition.state().clusters.contains_key(&self.cluster) {
+            )
+        })?;
+        transition.state().check_institution(institution)?;
+        let member = transition.state().clusters.get(&self.cluster).filter(|cluster| cluster.evicted.is_none());
+        if !self.replace && member.is_some() {
             return Err(Refusal::new(
                 Code::WrongState,
                 format!("{} is a member already; a second agent would take its place", self.cluster),

@@ -12,7 +12,7 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;
 use crate::state::transition::Transition;
 
-/// Consumes a join token and makes its cluster a member.
+/// Consumes a join token and makes its cluster a member. If it was one, its certificates until now are void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinCluster {
     /// The joining cluster.
@@ -42,15 +42,20 @@ impl JoinCluster {
                 "ask your federation's maintainers",
             )
         })?;
+        transition.state().check_institution(institution)?;
         let institution = InstitutionId::parse(institution, "institution")?;
 
         transition.remove_invite(&self.secret_sha256);
         let (now, identity_key) = (transition.now(), self.identity_key.clone());
         if transition.state().clusters.contains_key(&self.cluster) {
+            // The certificates of the agent that it replaces are void from now on.
+            let generation = transition.raise_generation();
             transition.change_cluster(&self.cluster, |cluster| {
                 cluster.institution = institution;
                 cluster.identity_key = identity_key;
                 cluster.certificate_not_after = self.certificate_not_after;
+                cluster.void_before = generation;
+                cluster.evicted = None;
             });
             // The new identity invalidates everything that the old one signed.
             let peerings: Vec<PeeringId> = transition.state().peerings_of(&self.cluster).map(|(id, _)| id).collect();
@@ -63,6 +68,8 @@ impl JoinCluster {
                 identity_key,
                 joined_at: now,
                 certificate_not_after: self.certificate_not_after,
+                void_before: 0,
+                evicted: None,
                 connected: false,
                 since: now,
                 offer: None,
@@ -72,6 +79,7 @@ impl JoinCluster {
             };
             transition.insert_cluster(&self.cluster, cluster);
         }
-        Ok(ReplyBody::Done)
+        let generation = transition.state().certificate_generation;
+        Ok(ReplyBody::Certificate { generation, not_after: self.certificate_not_after })
     }
 }

@@ -38,6 +38,10 @@ fn mark(transition: &mut Transition<'_>, id: &ClusterId, liveness: Liveness) {
     if transition.state().clusters.get(id).is_none_or(|cluster| cluster.connected == connected) {
         return;
     }
+    if connected && transition.state().check_part(id).is_err() {
+        // A last word of a stream that is being ended.
+        return;
+    }
     let now = transition.now();
     transition.change_cluster(id, |cluster| {
         cluster.connected = connected;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use comity_types::{ClusterId, NodeId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::inventory::{NodeMap, Offer, check_node_count};
+use crate::model::inventory::offer_size::check_offer_size;
+use crate::model::inventory::{Node, NodeMap, Offer, check_node_count};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
@@ -50,12 +51,13 @@ impl ReviseOffer {
     }
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        transition.state().check_part(&self.cluster)?;
         let held = transition.state().clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
         let held = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
         if self.is_applied(held) {
             return Ok(ReplyBody::Done);
         }
-        self.check(held)?;
+        self.check(held, transition.state().offer_bytes(&self.cluster))?;
         transition.revise_offer(&self.cluster, self.generation, &self.nodes, &self.gone);
         Ok(ReplyBody::Done)
     }
@@ -67,7 +69,8 @@ impl ReviseOffer {
             && !self.gone.iter().any(|id| held.nodes.contains_key(id))
     }
 
-    fn check(&self, held: &Offer) -> Result<(), Refusal> {
+    /// `bytes` is the size of the held offer.
+    fn check(&self, held: &Offer, bytes: usize) -> Result<(), Refusal> {
         if self.revises != held.generation || self.generation <= held.generation {
             return Err(Refusal::new(
                 Code::StaleGeneration,
@@ -91,6 +94,9 @@ impl ReviseOffer {
             node.check(id)?;
         }
         let new = self.nodes.keys().filter(|id| !held.nodes.contains_key(*id)).count();
-        check_node_count(held.nodes.len() + new - self.gone.len(), &self.cluster)
+        check_node_count(held.nodes.len() + new - self.gone.len(), &self.cluster)?;
+        let replaced = self.nodes.keys().chain(&self.gone).filter_map(|id| held.nodes.get(id)).map(Node::bytes);
+        let bytes = bytes.saturating_sub(replaced.sum());
+        check_offer_size(bytes + self.nodes.values().map(Node::bytes).sum::<usize>(), &self.cluster)
     }
 }

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::apply::command::invitations::open_invitations::check_invite;
 use crate::model::invite::InviteSubject;
 use crate::model::reply::{Reply, ReplyBody};
+use crate::model::time::Timestamp;
 use crate::state::transition::Transition;
 
 /// Consumes a join token; the broker then issues the user's certificate. The state keeps no list of users.
@@ -14,6 +15,8 @@ pub struct JoinUser {
     pub user: String,
     /// SHA-256 of the token's secret, in hex.
     pub secret_sha256: String,
+    /// Expiry of the certificate that the broker issues to the user.
+    pub certificate_not_after: Timestamp,
 }
 
 impl JoinUser {
@@ -25,6 +28,7 @@ impl JoinUser {
             &InviteSubject::User(self.user.clone()),
         )?;
         transition.remove_invite(&self.secret_sha256);
-        Ok(ReplyBody::Done)
+        let generation = transition.state().certificate_generation;
+        Ok(ReplyBody::Certificate { generation, not_after: self.certificate_not_after })
     }
 }

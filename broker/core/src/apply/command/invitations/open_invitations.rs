@@ -4,7 +4,7 @@ use comity_policy::Bundle;
 
 use crate::model::actor::Actor;
 use crate::model::invite::{Invite, InviteSubject};
-use crate::model::limits::{MAX_INVITES, MAX_INVITES_PER_INVITER};
+use crate::model::limits::{MAX_INVITES, MAX_INVITES_PER_INSTITUTION, MAX_INVITES_PER_INVITER};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::{Millis, Timestamp};
@@ -22,14 +22,14 @@ pub(crate) fn record_invite(
 ) -> Reply {
     let inviter = transition.actor();
     check_inviter(transition.state(), inviter, &subject)?;
-    check_room(transition.state(), inviter, transition.now())?;
+    check_room(transition.state(), inviter, &subject, transition.now())?;
     let expires_at = transition.now().after(ttl);
     let invite = Invite { subject: subject.clone(), inviter: inviter.clone(), expires_at };
     transition.insert_invite(secret_sha256, invite);
     Ok(ReplyBody::Invited { subject, expires_at })
 }
 
-fn check_room(state: &State, inviter: &Actor, now: Timestamp) -> Result<(), Refusal> {
+fn check_room(state: &State, inviter: &Actor, subject: &InviteSubject, now: Timestamp) -> Result<(), Refusal> {
     let limit_reached = |reason: String, open: &[&Invite]| {
         let first = open.iter().map(|invite| invite.expires_at).min().unwrap_or(now);
         let minutes = first.0.saturating_sub(now.0).div_ceil(60_000);
@@ -43,11 +43,29 @@ fn check_room(state: &State, inviter: &Actor, now: Timestamp) -> Result<(), Refu
     if own.len() >= MAX_INVITES_PER_INVITER {
         return limit_reached(format!("{} has {MAX_INVITES_PER_INVITER} open invitations", inviter.name()), &own);
     }
+    if let Some(institution) = institution_of(state, subject) {
+        let of_institution =
+            state.invites.values().filter(|it| institution_of(state, &it.subject) == Some(institution));
+        let open: Vec<&Invite> = of_institution.collect();
+        if open.len() >= MAX_INVITES_PER_INSTITUTION {
+            let reason =
+                format!("the clusters of {institution} have {MAX_INVITES_PER_INSTITUTION} open invitations together");
+            return limit_reached(reason, &open);
+        }
+    }
     if state.invites.len() >= MAX_INVITES {
         let all: Vec<&Invite> = state.invites.values().collect();
         return limit_reached(format!("the federation has {MAX_INVITES} open invitations"), &all);
     }
     Ok(())
+}
+
+/// The institution of an invited cluster.
+fn institution_of<'s>(state: &'s State, subject: &InviteSubject) -> Option<&'s str> {
+    match subject {
+        InviteSubject::Cluster(cluster) => state.policy.as_ref()?.bundle.institution_of_cluster(cluster.as_str()),
+        InviteSubject::User(_) | InviteSubject::Broker(_) => None,
+    }
 }
 
 /// The open invitation of a token. Refuses a token that is unknown, has expired, is for another subject, or whose

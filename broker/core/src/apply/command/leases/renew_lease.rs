@@ -47,6 +47,9 @@ impl RenewLease {
                 format!("use {MIN_LEASE_MS} to {MAX_LEASE_MS}, or leave it out for the present term"),
             ));
         }
+        let state = transition.state();
+        state.check_borrower(&lease.origin, &lease.tenant)?;
+        state.check_part(&lease.placement.donor)?;
         let now = transition.now();
         let all = leases_of_gang(transition.state(), self.lease);
         let end = now.after(term);

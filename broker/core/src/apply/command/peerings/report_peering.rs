@@ -96,14 +96,7 @@ impl ReportPeering {
                         "report a failure instead",
                     ));
                 }
-                transition.change_peering(self.peering, |peering| {
-                    peering.closed.insert(side);
-                    if peering.closed.len() == 2 {
-                        peering.state = PeeringState::Closed;
-                        peering.origin_keys = None;
-                        peering.donor_keys = None;
-                    }
-                });
+                transition.close_side(self.peering, side);
             }
         }
         Ok(ReplyBody::Done)

@@ -59,6 +59,7 @@ pub fn check(state: &State, spec: &RequestSpec, now: Timestamp) -> Result<Reques
     if !state.clusters.contains_key(&spec.origin) {
         return Err(Refusal::not_found("spec.origin", &spec.origin, "cluster"));
     }
+    state.check_borrower(&spec.origin, &spec.tenant)?;
     check_start_window(spec, now)?;
     check_request(state, spec)?;
     if state.queued_len() >= MAX_QUEUED_REQUESTS {

@@ -8,7 +8,7 @@ use tokio::net::TcpStream;
 ///
 /// # Errors
 /// When nobody answers, or the status is not 200.
-pub(crate) async fn get(address: &str, path: &str) -> Result<String> {
+pub(super) async fn get(address: &str, path: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address).await.with_context(|| format!("connect to {address}"))?;
     // HTTP/1.0: the response ends with the connection.
     stream.write_all(format!("GET {path} HTTP/1.0\r\nhost: {address}\r\n\r\n").as_bytes()).await?;

@@ -13,7 +13,7 @@ use crate::session::{all_pages, call};
 use crate::views::{Cluster, Lease, List, Offer, Peering, Request};
 
 /// Leases; `query` without a page.
-pub(super) async fn leases(channel: &BrokerChannel, query: &v1::ListLeasesRequest) -> Result<List<Lease>, Failure> {
+pub(crate) async fn leases(channel: &BrokerChannel, query: &v1::ListLeasesRequest) -> Result<List<Lease>, Failure> {
     let (items, revision) = all_pages(|page| {
         let mut client = LeaseServiceClient::new(channel.clone());
         let request = v1::ListLeasesRequest { page: Some(page), ..query.clone() };
@@ -27,7 +27,7 @@ pub(super) async fn leases(channel: &BrokerChannel, query: &v1::ListLeasesReques
 }
 
 /// Requests; `query` without a page.
-pub(super) async fn requests(
+pub(crate) async fn requests(
     channel: &BrokerChannel,
     query: &v1::ListRequestsRequest,
 ) -> Result<List<Request>, Failure> {
@@ -44,7 +44,7 @@ pub(super) async fn requests(
 }
 
 /// Member clusters.
-pub(super) async fn clusters(channel: &BrokerChannel, consistency: i32) -> Result<List<Cluster>, Failure> {
+pub(crate) async fn clusters(channel: &BrokerChannel, consistency: i32) -> Result<List<Cluster>, Failure> {
     let (items, revision) = all_pages(|page| {
         let mut client = FederationServiceClient::new(channel.clone());
         async move {
@@ -58,7 +58,7 @@ pub(super) async fn clusters(channel: &BrokerChannel, consistency: i32) -> Resul
 }
 
 /// Summaries of offers.
-pub(super) async fn offers(channel: &BrokerChannel, consistency: i32) -> Result<List<Offer>, Failure> {
+pub(crate) async fn offers(channel: &BrokerChannel, consistency: i32) -> Result<List<Offer>, Failure> {
     let (items, revision) = all_pages(|page| {
         let mut client = OfferServiceClient::new(channel.clone());
         async move {
@@ -71,7 +71,7 @@ pub(super) async fn offers(channel: &BrokerChannel, consistency: i32) -> Result<
 }
 
 /// Peerings; `query` without a page.
-pub(super) async fn peerings(
+pub(crate) async fn peerings(
     channel: &BrokerChannel,
     query: &v1::ListPeeringsRequest,
 ) -> Result<List<Peering>, Failure> {

@@ -1,0 +1,126 @@
+//! What follows when a cluster takes no further part: its leases and peerings end without its word.
+
+use comity_types::{ClusterId, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side};
+
+use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
+use crate::model::lease::{Lease, SideState};
+use crate::model::reclaim::{Reclaim, ReclaimReason};
+use crate::model::revocation::LeaseTreatment;
+use crate::state::State;
+use crate::state::notice::notice;
+use crate::state::transition::Transition;
+
+/// Waiting requests of an origin.
+pub(crate) fn waiting_at(state: &State, origin: &ClusterId) -> Vec<RequestId> {
+    state.queued().filter(|(_, request)| request.spec.origin == *origin).map(|(id, _)| id).collect()
+}
+
+impl Transition<'_> {
+    /// Treats the leases and peerings of a cluster that takes no further part from now on, as an exclusion in the state
+    /// says already.
+    pub(crate) fn withdraw_cluster(&mut self, cluster: &ClusterId, treatment: LeaseTreatment) {
+        let now = self.now();
+        self.change_cluster(cluster, |cluster| {
+            if cluster.connected {
+                cluster.since = now;
+            }
+            cluster.connected = false;
+        });
+        let leases: Vec<LeaseId> = self.state().leases_of(cluster).map(|(id, _)| id).collect();
+        leases.into_iter().for_each(|id| self.treat_lease(id, treatment));
+        let peerings: Vec<PeeringId> = self.state().peerings_of(cluster).map(|(id, _)| id).collect();
+        peerings.into_iter().for_each(|id| self.close_if_revoked(id));
+    }
+
+    /// Lets a lease finish, drains or stops it, because one side takes no further part. A lease that is not in force yet
+    /// never will be, so it stops.
+    pub(crate) fn treat_lease(&mut self, id: LeaseId, treatment: LeaseTreatment) {
+        let Some(lease) = self.state().leases.get(&id) else { return };
+        let side = if is_origin_revoked(self.state(), lease) { Side::Origin } else { Side::Donor };
+        let reason = ReclaimReason::Revoked { side };
+        match (lease.state, treatment) {
+            (LeaseState::Ended, _) => {}
+            (LeaseState::Ending, _) => {
+                self.clean_for_evicted(id);
+                self.end_if_both_clean(id);
+            }
+            (LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming, LeaseTreatment::Finish)
+            | (LeaseState::Reclaiming, LeaseTreatment::Drain) => refresh_suspicion(self, id),
+            (LeaseState::Active | LeaseState::Suspect, LeaseTreatment::Drain) => {
+                let grace = notice(self.state(), lease, &reason);
+                let (since, request) = (self.now(), lease.request);
+                // The request was served, so its count of attempts starts again.
+                self.change_request(request, |request| request.attempts = 0);
+                self.change_lease(id, |lease| {
+                    lease.state = LeaseState::Reclaiming;
+                    lease.message = format!("reclaimed: {reason}");
+                    lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
+                });
+            }
+            (LeaseState::Placed | LeaseState::Connecting, _) | (_, LeaseTreatment::Stop) => {
+                self.end_lease(id, reason.ends_at_once(), &reason.to_string());
+            }
+        }
+    }
+
+    /// Cancels the waiting requests of an origin.
+    pub(crate) fn cancel_waiting(&mut self, requests: &[RequestId], message: &str) {
+        for id in requests {
+            self.change_request(*id, |request| {
+                request.state = RequestState::Cancelled;
+                message.clone_into(&mut request.message);
+            });
+        }
+    }
+
+    /// Counts the evicted side of an ending lease as clean: nobody reports for it any more.
+    pub(super) fn clean_for_evicted(&mut self, id: LeaseId) {
+        let Some(lease) = self.state().leases.get(&id).filter(|lease| lease.state == LeaseState::Ending) else {
+            return;
+        };
+        let (origin, donor) =
+            (is_evicted(self.state(), &lease.origin), is_evicted(self.state(), &lease.placement.donor));
+        if !origin && !donor {
+            return;
+        }
+        self.change_lease(id, |lease| {
+            if origin {
+                lease.origin_side = SideState::Clean;
+            }
+            if donor {
+                lease.donor_side = SideState::Clean;
+            }
+        });
+    }
+
+    /// Closes a peering with a cluster that takes no further part, once no lease in force uses it. Tunnels do not wait
+    /// until the leases have been removed.
+    pub(super) fn close_if_revoked(&mut self, id: PeeringId) {
+        let Some(peering) = self.state().peerings.get(&id) else { return };
+        let sides = [(Side::Origin, peering.origin.clone()), (Side::Donor, peering.donor.clone())];
+        if sides.iter().all(|(_, cluster)| self.state().check_part(cluster).is_ok()) {
+            return;
+        }
+        let mut leases = peering.leases.iter().filter_map(|lease| self.state().leases.get(lease));
+        if peering.state == PeeringState::Closed || leases.any(|lease| lease.state != LeaseState::Ending) {
+            return;
+        }
+        if peering.state != PeeringState::Draining {
+            self.drain_peering(id, "one side was evicted or suspended");
+        }
+        for (side, cluster) in sides {
+            let is_open = self.state().peerings.get(&id).is_some_and(|peering| !peering.closed.contains(&side));
+            if is_open && is_evicted(self.state(), &cluster) {
+                self.close_side(id, side);
+            }
+        }
+    }
+}
+
+fn is_evicted(state: &State, cluster: &ClusterId) -> bool {
+    state.clusters.get(cluster).is_some_and(|cluster| cluster.evicted.is_some())
+}
+
+fn is_origin_revoked(state: &State, lease: &Lease) -> bool {
+    state.check_borrower(&lease.origin, &lease.tenant).is_err()
+}

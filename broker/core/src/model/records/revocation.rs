@@ -1,0 +1,53 @@
+//! Revocations: certificates that are void before they expire, evicted clusters and suspended institutions.
+//!
+//! The state counts revocations. A certificate carries the count at its issue, its *generation*. A revocation raises
+//! the count and voids the subject's certificates of earlier generations. So no clock decides whether a certificate is
+//! void, and one that was being issued during a revocation is void as well.
+
+use comity_types::ClusterId;
+use serde::{Deserialize, Serialize};
+
+use crate::model::time::Timestamp;
+
+/// What becomes of the leases of a cluster whose part in the federation ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LeaseTreatment {
+    /// They run until the end of their term and cannot be renewed.
+    Finish,
+    /// They are reclaimed with the notice of the donor.
+    Drain,
+    /// They end at once.
+    Stop,
+}
+
+/// The certificates of a subject that are void.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Revocation {
+    /// Certificates of earlier generations are void.
+    pub void_before: u64,
+    /// When it was revoked.
+    pub at: Timestamp,
+    /// Who revoked it.
+    pub by: String,
+}
+
+/// The end of a cluster's membership, or the suspension of an institution.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exclusion {
+    /// Since when.
+    pub since: Timestamp,
+    /// Who decided it.
+    pub by: String,
+}
+
+/// What a revocation ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RevocationEffects {
+    /// Clusters that take no further part.
+    pub clusters: Vec<ClusterId>,
+    /// Number of their leases, of both sides, that have not ended.
+    pub leases: usize,
+    /// Number of waiting requests that are cancelled.
+    pub requests: usize,
+}

@@ -1,0 +1,119 @@
+//! Who may take part: which certificates are void, which clusters are evicted, which institutions are suspended.
+
+use std::collections::BTreeSet;
+
+use comity_types::{ClusterId, InstitutionId, TenantId};
+
+use crate::model::refusal::{Code, Refusal};
+use crate::model::revocation::Exclusion;
+use crate::state::State;
+
+impl State {
+    /// Refuses a cluster that is evicted or whose institution is suspended.
+    ///
+    /// # Errors
+    /// [`Code::Revoked`].
+    pub fn check_part(&self, cluster: &ClusterId) -> Result<(), Refusal> {
+        if self.suspensions.is_empty() && self.clusters.get(cluster).is_none_or(|record| record.evicted.is_none()) {
+            return Ok(());
+        }
+        if let Some(Exclusion { by, .. }) = self.clusters.get(cluster).and_then(|record| record.evicted.as_ref()) {
+            let reason = format!("cluster {cluster} was evicted by {by}");
+            return Err(Refusal::new(Code::Revoked, reason, "it joins again with a token of `comity cluster invite`")
+                .at("cluster", cluster));
+        }
+        // Moving a cluster to another institution does not lift a suspension.
+        let joined_for = self.clusters.get(cluster).map(|record| record.institution.as_str());
+        joined_for.into_iter().chain(self.owner(cluster)).try_for_each(|name| self.check_institution(name))
+    }
+
+    /// Refuses requests from an origin, for a tenant, if one of them may not take part.
+    ///
+    /// # Errors
+    /// [`Code::Revoked`].
+    pub fn check_borrower(&self, origin: &ClusterId, tenant: &TenantId) -> Result<(), Refusal> {
+        self.check_part(origin)?;
+        let bundle = self.policy.as_ref().map(|record| &record.bundle);
+        let tenant = bundle.and_then(|bundle| bundle.tenants.get(tenant.as_str()));
+        tenant.map_or(Ok(()), |tenant| self.check_institution(&tenant.spec.institution))
+    }
+
+    /// Refuses a suspended institution.
+    ///
+    /// # Errors
+    /// [`Code::Revoked`].
+    pub fn check_institution(&self, name: &str) -> Result<(), Refusal> {
+        let suspended = InstitutionId::parse(name, "institution").ok().and_then(|id| self.suspensions.get(&id));
+        let Some(Exclusion { by, .. }) = suspended else { return Ok(()) };
+        Err(Refusal::new(
+            Code::Revoked,
+            format!("institution {name} was suspended by {by}"),
+            format!("a maintainer lifts that with `comity institution resume {name}`"),
+        )
+        .at("institution", name))
+    }
+
+    /// Refuses a cluster's certificate if it is void, or if the institution is suspended.
+    ///
+    /// # Errors
+    /// [`Code::Revoked`].
+    pub fn check_cluster_certificate(&self, cluster: &ClusterId, generation: u64) -> Result<(), Refusal> {
+        let void = self.clusters.get(cluster).is_some_and(|record| generation < record.void_before);
+        // The reason of an eviction says more.
+        self.check_part(cluster)?;
+        if void {
+            let reason = format!("the certificate of cluster {cluster} is void: another agent joined in its place");
+            return Err(Refusal::new(
+                Code::Revoked,
+                reason,
+                "stop this agent; to make it the cluster's agent again, invite it with `comity cluster invite --replace`",
+            )
+            .at("cluster", cluster));
+        }
+        Ok(())
+    }
+
+    /// Refuses a user's certificate if it is void, or if the user has no role outside suspended institutions. `id` is
+    /// the user's SPIFFE id, `name` its last part.
+    ///
+    /// # Errors
+    /// [`Code::Revoked`].
+    pub fn check_user_certificate(&self, name: &str, id: &str, generation: u64) -> Result<(), Refusal> {
+        if let Some(revoked) = self.revoked_users.get(name).filter(|revoked| generation < revoked.void_before) {
+            let reason = format!("the certificates of user {name} were revoked by {}", revoked.by);
+            return Err(Refusal::new(
+                Code::Revoked,
+                reason,
+                format!("log in with a new token: a maintainer makes one with `comity user add {name}`"),
+            )
+            .at("user", name));
+        }
+        if self.suspensions.is_empty() {
+            return Ok(());
+        }
+        let institutions = self.institutions_of_user(id);
+        let refusals = institutions.iter().map(|name| self.check_institution(name));
+        match refusals.collect::<Vec<_>>() {
+            all if !all.is_empty() && all.iter().all(Result::is_err) => all.into_iter().next().unwrap_or(Ok(())),
+            _ => Ok(()),
+        }
+    }
+
+    /// Institutions for whose tenants and clusters a user acts; none for maintainers and broker operators, who act for
+    /// the federation.
+    pub(crate) fn institutions_of_user(&self, id: &str) -> BTreeSet<&str> {
+        let Some(bundle) = self.policy.as_ref().map(|record| &record.bundle) else { return BTreeSet::new() };
+        let roles = bundle.roles_of(id);
+        if roles.federation_admin || roles.broker_operator {
+            return BTreeSet::new();
+        }
+        let tenants = bundle.tenants.iter().filter(|(name, _)| roles.tenants.contains_key(name.as_str()));
+        let operated = bundle.institutions.keys().filter(|name| roles.institutions_operated.contains(name.as_str()));
+        tenants.map(|(_, tenant)| tenant.spec.institution.as_str()).chain(operated.map(String::as_str)).collect()
+    }
+
+    /// The institution that owns a cluster by the policy in force.
+    fn owner(&self, cluster: &ClusterId) -> Option<&str> {
+        self.policy.as_ref()?.bundle.institution_of_cluster(cluster.as_str())
+    }
+}

@@ -1,0 +1,41 @@
+//! Changes of void certificates and of suspensions.
+
+use comity_types::InstitutionId;
+
+use crate::model::limits::REVOCATION_KEPT_MS;
+use crate::model::reply::Change;
+use crate::model::revocation::{Exclusion, Revocation};
+use crate::model::time::Millis;
+use crate::state::transition::Transition;
+
+impl Transition<'_> {
+    /// Begins a new generation of certificates, and returns it.
+    pub(crate) fn raise_generation(&mut self) -> u64 {
+        self.note(Change::Revocations);
+        let records = self.records();
+        records.certificate_generation = records.certificate_generation.saturating_add(1);
+        records.certificate_generation
+    }
+
+    /// Voids the certificates that a user has until now. Forgets revocations that no certificate can outlive.
+    pub(crate) fn void_user_certificates(&mut self, user: &str) {
+        let (at, by) = (self.now, self.actor.name());
+        let void_before = self.raise_generation();
+        let records = self.records();
+        records.revoked_users.retain(|_, revoked| at.since(revoked.at) < Millis(REVOCATION_KEPT_MS));
+        records.revoked_users.insert(user.to_owned(), Revocation { void_before, at, by });
+    }
+
+    /// Suspends an institution.
+    pub(crate) fn insert_suspension(&mut self, institution: InstitutionId) {
+        let suspension = Exclusion { since: self.now, by: self.actor.name() };
+        self.records().suspensions.insert(institution, suspension);
+        self.note(Change::Revocations);
+    }
+
+    /// Lifts a suspension.
+    pub(crate) fn remove_suspension(&mut self, institution: &InstitutionId) {
+        self.records().suspensions.remove(institution);
+        self.note(Change::Revocations);
+    }
+}

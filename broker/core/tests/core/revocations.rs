@@ -1,0 +1,310 @@
+//! Evicted clusters, revoked users and suspended institutions.
+
+use comity_core::command::{
+    EvictCluster, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PeeringOutcome, RecordCertificate,
+    RenewLease, ResumeInstitution, RevokeUser, SuspendInstitution,
+};
+use comity_core::demand::Share;
+use comity_core::log::LOG_FORMAT;
+use comity_core::refusal::Code;
+use comity_core::revocation::{LeaseTreatment, RevocationEffects};
+use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, ReplyBody, Timestamp, scheduler};
+use comity_types::{EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState};
+
+use super::federation::{Federation, cluster, spec};
+use super::invitations::{hash, invite_user, join_user};
+
+const ADMIN: &str = "spiffe://test.example/user/admin";
+const ALICE: &str = "spiffe://test.example/user/alice";
+
+fn evict(name: &str, leases: LeaseTreatment) -> Command {
+    Command::EvictCluster(EvictCluster { cluster: cluster(name), leases })
+}
+
+fn suspend(name: &str, leases: LeaseTreatment) -> Command {
+    let institution = InstitutionId::parse(name, "institution").unwrap();
+    Command::SuspendInstitution(SuspendInstitution { institution, leases })
+}
+
+fn resume(name: &str) -> Command {
+    Command::ResumeInstitution(ResumeInstitution { institution: InstitutionId::parse(name, "institution").unwrap() })
+}
+
+fn effects(federation: &mut Federation, command: Command) -> RevocationEffects {
+    match federation.ok(command).reply {
+        Ok(ReplyBody::Revoked(effects)) => effects,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The refusal of a command by `actor`, or `None`.
+fn refusal_of(federation: &mut Federation, actor: Actor, command: Command) -> Option<Refusal> {
+    federation.now += 1;
+    let entry = LogEnvelope {
+        format: LOG_FORMAT,
+        actor,
+        time: Timestamp(federation.now),
+        traceparent: String::new(),
+        idempotency: None,
+        command,
+    };
+    federation.state.apply(&entry).unwrap().reply.err()
+}
+
+/// `west` uses a lease on `north`.
+fn lent() -> (Federation, RequestId, LeaseId, PeeringId) {
+    let (mut federation, request, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    federation.activate(lease);
+    (federation, request, lease, peering)
+}
+
+fn replace(name: &str, secret: &str, identity: &str) -> [Command; 2] {
+    [
+        Command::InviteCluster(InviteCluster {
+            cluster: cluster(name),
+            secret_sha256: hash(secret),
+            ttl: Millis::from_hours(1),
+            replace: true,
+        }),
+        Command::JoinCluster(JoinCluster {
+            cluster: cluster(name),
+            secret_sha256: hash(secret),
+            identity_key: identity.to_owned(),
+            certificate_not_after: Timestamp(u64::MAX >> 1),
+        }),
+    ]
+}
+
+#[test]
+fn a_stopped_lease_and_its_peering_end_without_the_evicted_origin() {
+    let (mut federation, request, lease, peering) = lent();
+    let waiting = federation.submit(spec(64, Share::Whole, "big"));
+    let done = effects(&mut federation, evict("west", LeaseTreatment::Stop));
+    assert_eq!((done.clusters, done.leases, done.requests), (vec![cluster("west")], 1, 1));
+    let held = &federation.state.leases[&lease];
+    assert_eq!((held.state, held.end_reason), (LeaseState::Ending, Some(EndReason::OriginRevoked)));
+    assert_eq!(federation.state.peerings[&peering].state, PeeringState::Draining, "the tunnel goes at once");
+    for request in [request, waiting] {
+        assert_eq!(federation.state.requests[&request].state, RequestState::Cancelled);
+    }
+    // The donor is offline for a day, and nothing of that is forgotten.
+    federation.now += 86_400_000;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.leases_of(&cluster("north")).count(), 1);
+    federation.report_lease("north", lease, LeaseOutcome::Clean);
+    federation.report_peering("north", peering, 1, PeeringOutcome::Closed);
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ended);
+    assert_eq!(federation.state.peerings[&peering].state, PeeringState::Closed);
+}
+
+#[test]
+fn a_request_leaves_an_evicted_donor() {
+    let (mut federation, request, lease, peering) = lent();
+    federation.ok(evict("north", LeaseTreatment::Stop));
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::DonorRevoked));
+    assert_eq!(federation.state.occupancy().lent_milli(&cluster("north")), 0, "nobody reports that it is free");
+    assert_eq!(federation.state.requests[&request].state, RequestState::Queued);
+    federation.report_lease("west", lease, LeaseOutcome::Clean);
+    federation.report_peering("west", peering, 1, PeeringOutcome::Closed);
+    assert_eq!(federation.state.peerings[&peering].state, PeeringState::Closed);
+    let next = federation.place();
+    assert_eq!(federation.state.leases[&next[0]].placement.donor, cluster("south"));
+}
+
+#[test]
+fn a_lease_that_finishes_runs_to_its_end_and_is_not_renewed() {
+    for evicted in ["west", "north"] {
+        let (mut federation, _, lease, peering) = lent();
+        federation.ok(evict(evicted, LeaseTreatment::Finish));
+        assert_eq!(federation.state.leases[&lease].state, LeaseState::Suspect);
+        assert_eq!(federation.state.peerings[&peering].state, PeeringState::Established);
+        let renew = RenewLease { lease, duration: Millis(0), may_shorten: false };
+        assert_eq!(federation.refused(Command::RenewLease(renew)).code, Code::Revoked);
+        // Its last words do not bring it back, and its silence is no failure.
+        federation.ok(Command::MarkClusters(MarkClusters { heard: vec![cluster(evicted)], silent: Vec::new() }));
+        assert!(!federation.state.clusters[&cluster(evicted)].connected);
+        federation.now = federation.state.leases[&lease].expires_at.unwrap().0;
+        let reclaims = scheduler::reclaims_at(&federation.state, &cluster("north"), Timestamp(federation.now));
+        assert!(reclaims.is_empty(), "{reclaims:?}");
+        federation.ok(Command::Expire(Expire {}));
+        assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::Expired));
+        assert_eq!(federation.state.peerings[&peering].state, PeeringState::Draining);
+        let other = if evicted == "west" { "north" } else { "west" };
+        federation.report_lease(other, lease, LeaseOutcome::Clean);
+        federation.report_peering(other, peering, 1, PeeringOutcome::Closed);
+        assert_eq!(federation.state.peerings[&peering].state, PeeringState::Closed);
+    }
+}
+
+#[test]
+fn a_drained_lease_gets_the_donors_notice() {
+    let (mut federation, request, lease, _) = lent();
+    federation.ok(evict("north", LeaseTreatment::Drain));
+    let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Reclaiming);
+    assert_eq!(reclaim.deadline, reclaim.since.after(reclaim.grace));
+    assert!(comity_core::feasibility::spared(&federation.state).is_empty());
+    // Meanwhile its request moves.
+    let next = federation.place();
+    assert_eq!(federation.state.leases[&next[0]].moved_from, Some(lease));
+    federation.now = reclaim.deadline.0;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::DonorRevoked));
+    assert_eq!(federation.state.requests[&request].state, RequestState::Placed);
+}
+
+#[test]
+fn a_lease_that_is_not_in_force_stops_in_any_case() {
+    for treatment in [LeaseTreatment::Finish, LeaseTreatment::Drain, LeaseTreatment::Stop] {
+        let (mut federation, _, lease, _) = Federation::placed();
+        federation.ok(evict("west", treatment));
+        assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending, "{treatment:?}");
+    }
+}
+
+#[test]
+fn an_evicted_cluster_is_refused_by_every_command_and_joins_again_with_a_new_token() {
+    let mut federation = Federation::ready();
+    let [invite, join] = replace("west", "early", "ed25519:thief");
+    federation.ok(invite);
+    federation.ok(evict("west", LeaseTreatment::Stop));
+    assert_eq!(federation.refused(join).code, Code::InvalidToken, "open invitations are void too");
+    assert_eq!(federation.refused(evict("west", LeaseTreatment::Stop)).code, Code::WrongState);
+    let renew = Command::RecordCertificate(RecordCertificate {
+        cluster: cluster("west"),
+        identity_key: "ed25519:west".to_owned(),
+        not_after: Timestamp(u64::MAX >> 1),
+    });
+    assert_eq!(federation.refused(renew.clone()).code, Code::Revoked);
+    let of_west = Actor::Cluster(cluster("west"));
+    let refusal = refusal_of(&mut federation, of_west.clone(), Command::Expire(Expire {}));
+    assert_eq!(refusal.map(|refusal| refusal.code), Some(Code::Revoked), "a broker that lags let it through");
+    let submit = comity_core::command::check_submission(
+        &federation.state,
+        &spec(1, Share::Whole, "big"),
+        Timestamp(federation.now),
+    );
+    assert_eq!(submit.unwrap_err().code, Code::Revoked);
+
+    let generation = federation.state.certificate_generation;
+    let state = &federation.state;
+    assert!(state.check_cluster_certificate(&cluster("west"), generation).is_err());
+    for command in replace("west", "again", "ed25519:west") {
+        federation.ok(command);
+    }
+    let state = &federation.state;
+    assert!(state.check_cluster_certificate(&cluster("west"), generation).is_err(), "from before it joined again");
+    assert!(state.check_cluster_certificate(&cluster("west"), state.certificate_generation).is_ok());
+    federation.ok(renew);
+    assert_eq!(refusal_of(&mut federation, of_west, Command::Expire(Expire {})), None);
+}
+
+#[test]
+fn an_agent_that_replaces_another_voids_its_certificates() {
+    let mut federation = Federation::ready();
+    assert!(federation.state.check_cluster_certificate(&cluster("west"), 0).is_ok());
+    for command in replace("west", "new", "ed25519:new") {
+        federation.ok(command);
+    }
+    let refusal = federation.state.check_cluster_certificate(&cluster("west"), 0).unwrap_err();
+    assert!(refusal.reason.contains("another agent joined in its place"), "{refusal}");
+    assert!(federation.state.check_cluster_certificate(&cluster("north"), 0).is_ok(), "others keep theirs");
+    let renew = |identity_key: &str| {
+        Command::RecordCertificate(RecordCertificate {
+            cluster: cluster("west"),
+            identity_key: identity_key.to_owned(),
+            not_after: Timestamp(u64::MAX >> 1),
+        })
+    };
+    assert_eq!(federation.refused(renew("ed25519:west")).field, "identity_proof");
+    federation.ok(renew("ed25519:new"));
+}
+
+#[test]
+fn a_revoked_user_needs_a_new_token() {
+    let mut federation = Federation::with_policy();
+    federation.ok(invite_user("alice"));
+    let revoke = |user: &str| Command::RevokeUser(RevokeUser { user: user.to_owned() });
+    federation.ok(revoke("alice"));
+    assert_eq!(federation.refused(join_user("alice", "alice")).code, Code::InvalidToken);
+    let refusal = federation.state.check_user_certificate("alice", ALICE, 0).unwrap_err();
+    assert!(refusal.remedy.contains("comity user add alice"), "{refusal}");
+    assert!(federation.state.check_user_certificate("admin", ADMIN, 0).is_ok());
+    federation.ok(invite_user("alice"));
+    let Ok(ReplyBody::Certificate { generation, .. }) = federation.ok(join_user("alice", "alice")).reply else {
+        panic!("no certificate")
+    };
+    assert!(federation.state.check_user_certificate("alice", ALICE, generation).is_ok());
+    // Once every older certificate has expired, the record goes.
+    federation.now += comity_core::limits::REVOCATION_KEPT_MS + 1;
+    federation.ok(revoke("bob"));
+    assert_eq!(federation.state.revoked_users.keys().collect::<Vec<_>>(), ["bob"]);
+}
+
+#[test]
+fn who_may_revoke() {
+    let mut federation = Federation::ready();
+    let alice = || Actor::User(ALICE.to_owned());
+    let revoke = |user: &str| Command::RevokeUser(RevokeUser { user: user.to_owned() });
+    for command in [evict("west", LeaseTreatment::Stop), suspend("western", LeaseTreatment::Stop), revoke("bob")] {
+        let refusal = refusal_of(&mut federation, alice(), command).unwrap();
+        assert_eq!(refusal.code, Code::PermissionDenied, "{refusal}");
+    }
+    federation.with_terms(
+        "contact: \"ops@west.example\"",
+        "contact: \"ops@west.example\", operators: [\"spiffe://test.example/user/olga\"]",
+    );
+    let olga = || Actor::User("spiffe://test.example/user/olga".to_owned());
+    let refused = |federation: &mut Federation, command| refusal_of(federation, olga(), command).map(|it| it.code);
+    let denied = Some(Code::PermissionDenied);
+    assert_eq!(refused(&mut federation, evict("north", LeaseTreatment::Stop)), denied);
+    assert_eq!(refused(&mut federation, revoke("admin")), denied);
+    assert_eq!(refused(&mut federation, revoke("stranger")), denied);
+    assert_eq!(refused(&mut federation, suspend("western", LeaseTreatment::Stop)), denied);
+    assert_eq!(refused(&mut federation, evict("west", LeaseTreatment::Stop)), None);
+    assert_eq!(refused(&mut federation, revoke("alice")), None);
+    // The last maintainer stays able to invite.
+    let own = refusal_of(&mut federation, Actor::User(ADMIN.to_owned()), revoke("admin")).unwrap();
+    assert_eq!(own.code, Code::WrongState);
+}
+
+#[test]
+fn a_suspended_institution_waits_and_goes_on_when_it_is_resumed() {
+    let (mut federation, _, lease, peering) = lent();
+    let waiting = federation.submit(spec(4, Share::Whole, "big"));
+    let done = effects(&mut federation, suspend("western", LeaseTreatment::Stop));
+    assert_eq!((done.clusters, done.leases), (vec![cluster("west")], 1));
+    assert_eq!(federation.state.requests[&waiting].state, RequestState::Queued);
+    assert!(federation.place().is_empty());
+    let state = &federation.state;
+    assert!(state.check_cluster_certificate(&cluster("west"), 0).unwrap_err().reason.contains("was suspended"));
+    assert!(state.check_user_certificate("alice", ALICE, 0).is_err());
+    assert!(state.check_user_certificate("admin", ADMIN, 0).is_ok());
+    assert!(state.check_cluster_certificate(&cluster("north"), 0).is_ok());
+    for command in replace("west", "new", "ed25519:new") {
+        assert!(matches!(federation.refused(command).code, Code::Revoked | Code::InvalidToken));
+    }
+    federation.report_lease("north", lease, LeaseOutcome::Clean);
+    federation.report_peering("north", peering, 1, PeeringOutcome::Closed);
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending, "its own side has yet to clean up");
+
+    federation.ok(resume("western"));
+    assert_eq!(federation.refused(resume("western")).code, Code::WrongState);
+    federation.ok(Command::MarkClusters(MarkClusters { heard: vec![cluster("west")], silent: Vec::new() }));
+    federation.report_lease("west", lease, LeaseOutcome::Clean);
+    federation.report_peering("west", peering, 1, PeeringOutcome::Closed);
+    assert_eq!(federation.state.peerings[&peering].state, PeeringState::Closed);
+    let next = federation.place();
+    assert_eq!(federation.state.leases[&next[0]].request, waiting);
+    assert_ne!(federation.state.leases[&next[0]].peering, peering);
+}
+
+#[test]
+fn a_resumed_institution_keeps_what_was_being_drained() {
+    let (mut federation, _, lease, _) = lent();
+    federation.ok(suspend("lenders", LeaseTreatment::Drain));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Reclaiming);
+    federation.ok(resume("lenders"));
+    assert_eq!(comity_core::feasibility::spared(&federation.state), [lease]);
+}

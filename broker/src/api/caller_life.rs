@@ -1,0 +1,87 @@
+//! How long a caller may go on: until its certificate expires or is void, or its institution is suspended. Every call
+//! that outlives its admission waits for the end, on whichever broker it runs.
+
+use std::time::Duration;
+
+use comity_core::{Refusal, State};
+use comity_runtime::clock::Clock;
+use comity_runtime::spiffe::SpiffeKind;
+use comity_runtime::tls::PeerInfo;
+use tokio::sync::watch;
+
+use crate::api::caller::Caller;
+use crate::api::rpc_error::RpcError;
+use crate::group::{Consistency, Group};
+
+/// Interval of checks whether a certificate has expired. Revocations are noticed as they are applied.
+const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A caller, by the certificate of its connection.
+#[derive(Debug, Clone)]
+pub struct CallerLife {
+    caller: Caller,
+    peer: Option<PeerInfo>,
+}
+
+impl CallerLife {
+    /// Of the peer of a connection, if it may call now.
+    ///
+    /// # Errors
+    /// [`RpcError::Unauthenticated`], or a refusal with code `revoked`.
+    pub async fn begin(peer: Option<PeerInfo>, group: &Group) -> Result<Self, RpcError> {
+        let caller = Caller::of(peer.as_ref(), group.inner.certificate_time())?;
+        let life = Self { caller, peer };
+        life.check(group).await?;
+        Ok(life)
+    }
+
+    /// The caller.
+    #[must_use]
+    pub fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// Waits until the call must end, and says why. `revocations` changes with void certificates and suspensions.
+    pub async fn ended(&self, group: &Group, clock: &dyn Clock, mut revocations: watch::Receiver<u64>) -> RpcError {
+        loop {
+            if let Err(ended) = self.check(group).await {
+                return ended;
+            }
+            tokio::select! {
+                changed = revocations.changed() => if changed.is_err() {
+                    return RpcError::Stopping;
+                },
+                () = clock.sleep(EXPIRY_CHECK_INTERVAL) => {}
+            }
+        }
+    }
+
+    async fn check(&self, group: &Group) -> Result<(), RpcError> {
+        Caller::of(self.peer.as_ref(), group.inner.certificate_time())?;
+        if !matches!(self.caller, Caller::Cluster(..) | Caller::User(_)) {
+            return Ok(());
+        }
+        let standing = |state: &State| self.standing(state);
+        if group.read(Consistency::Stale, standing).await?.is_ok() {
+            return Ok(());
+        }
+        // This broker may lag behind the entry that lifted it.
+        Ok(group.read(Consistency::Linearizable, standing).await??)
+    }
+
+    /// Refuses a caller whose certificate is void, or whose institution is suspended, by a state.
+    ///
+    /// # Errors
+    /// A refusal with code `revoked`.
+    pub fn standing(&self, state: &State) -> Result<(), Refusal> {
+        let generation = self.peer.as_ref().map_or(0, |peer| peer.generation);
+        match &self.caller {
+            Caller::Cluster(_, cluster) => state.check_cluster_certificate(cluster, generation),
+            Caller::User(id) => match id.kind() {
+                SpiffeKind::User(name) => state.check_user_certificate(name.as_str(), &id.to_string(), generation),
+                SpiffeKind::Broker(_) | SpiffeKind::Cluster(_) => Ok(()),
+            },
+            Caller::Anonymous | Caller::Broker(_) => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! `comity-broker ca`: roots and intermediates of a federation. The first two commands work where the root is, offline.
+
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use comity_runtime::ca::{CertificateAuthority, PreviousRoot, RootAuthority};
+use comity_runtime::identity::RootHash;
+use comity_runtime::spiffe::TrustDomain;
+
+use crate::config::{ConfigError, Settings, ca_dir};
+use crate::provision::{ProvisionError, check_domain, free};
+
+/// Makes the root of a federation, or the one that takes over from `succeeds`.
+///
+/// # Errors
+/// [`ProvisionError`]; what exists is never overwritten.
+pub fn make_root(
+    trust_domain: Option<&TrustDomain>,
+    succeeds: Option<&Path>,
+    out: &Path,
+) -> Result<RootHash, ProvisionError> {
+    free(out)?;
+    let now = SystemTime::now();
+    let root = match (trust_domain, succeeds) {
+        (_, Some(dir)) => RootAuthority::load(dir)?.successor(now)?,
+        (Some(trust_domain), None) => RootAuthority::create(trust_domain.clone(), now)?,
+        (None, None) => {
+            let reason = "give the trust domain of a new federation, or the root that this one takes over from with \
+                --succeeds";
+            return Err(ConfigError::value("trust-domain", "", reason).into());
+        }
+    };
+    root.save(out)?;
+    Ok(root.sha256())
+}
+
+/// Makes an intermediate in a new directory, to be installed on brokers.
+///
+/// # Errors
+/// [`ProvisionError`]; what exists is never overwritten.
+pub fn make_intermediate(
+    root: &Path,
+    validity: Duration,
+    previous: PreviousRoot,
+    out: &Path,
+) -> Result<AuthorityStatus, ProvisionError> {
+    free(out)?;
+    let authority = RootAuthority::load(root)?.intermediate(validity, previous, SystemTime::now())?;
+    authority.save(out)?;
+    Ok(AuthorityStatus::of(&authority))
+}
+
+/// Puts an intermediate into the data directory of a broker, which takes it up while it runs.
+///
+/// # Errors
+/// [`ProvisionError`] if it is of another federation, has ended, or cannot be written; then nothing was changed.
+pub fn install(from: &Path, data: &Path) -> Result<AuthorityStatus, ProvisionError> {
+    Settings::load(data)?;
+    let (next, current) = (CertificateAuthority::load(from)?, CertificateAuthority::load(&ca_dir(data))?);
+    check_domain("from", from, next.trust_domain(), current.trust_domain())?;
+    if next.not_after() <= SystemTime::now() {
+        return Err(ConfigError::value("from", from.display(), "this intermediate has ended; make another one").into());
+    }
+    // Those who know the roots in force must accept the next intermediate, or all agents would have to join again.
+    let known = |hash: RootHash| current.roots().contains(&hash);
+    if !next.roots().hashes().any(known) {
+        let reason = "it shares no root with the one in force, so that no agent and no user would accept this broker; \
+            make its root with `comity-broker ca root --succeeds`, or put the old root into ca.crt too";
+        return Err(ConfigError::value("from", from.display(), reason).into());
+    }
+    next.replace(&ca_dir(data))?;
+    Ok(AuthorityStatus::of(&next))
+}
+
+/// What `comity-broker ca status` shows.
+///
+/// # Errors
+/// [`ProvisionError`].
+pub fn status(data: &Path) -> Result<AuthorityStatus, ProvisionError> {
+    Settings::load(data)?;
+    Ok(AuthorityStatus::of(&CertificateAuthority::load(&ca_dir(data))?))
+}
+
+/// An authority in words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthorityStatus {
+    /// End of the intermediate.
+    pub not_after: SystemTime,
+    /// Whether the next one is due.
+    pub is_due: bool,
+    /// The root that signed it.
+    pub root: RootHash,
+    /// All roots that members trust.
+    pub roots: Vec<RootHash>,
+}
+
+impl AuthorityStatus {
+    fn of(authority: &CertificateAuthority) -> Self {
+        Self {
+            not_after: authority.not_after(),
+            is_due: SystemTime::now() >= authority.renew_at(),
+            root: authority.root_sha256(),
+            roots: authority.roots().hashes().collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use comity_runtime::spiffe::UserName;
+
+    use super::*;
+    use crate::config::parse_members;
+    use crate::provision::{Init, init};
+
+    const DAY: Duration = Duration::from_secs(24 * 3600);
+
+    #[test]
+    fn the_documented_sequence_replaces_intermediate_and_root() {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        init(&Init {
+            data: at("data"),
+            trust_domain: TrustDomain::new("dev.test").unwrap(),
+            settings: Settings {
+                id: 1,
+                members: parse_members("1=a:7444/a:7443").unwrap(),
+                bootstrap_admins: BTreeSet::new(),
+                hosts: BTreeSet::new(),
+            },
+            admin: UserName::new("ingrid").unwrap(),
+            admin_out: at("ingrid"),
+        })
+        .unwrap();
+        let first = status(&at("data")).unwrap();
+        assert_eq!(first.roots, [first.root]);
+        assert!(!first.is_due);
+
+        make_intermediate(&at("data-root"), DAY * 30, PreviousRoot::Trusted, &at("next")).unwrap();
+        let second = install(&at("next"), &at("data")).unwrap();
+        assert!(second.root == first.root && second.not_after < first.not_after);
+        assert_eq!(status(&at("data")).unwrap(), second);
+
+        // The root: both are trusted, then the new one alone.
+        let root = make_root(None, Some(&at("data-root")), &at("root-2")).unwrap();
+        make_intermediate(&at("root-2"), DAY * 30, PreviousRoot::Trusted, &at("both")).unwrap();
+        make_intermediate(&at("root-2"), DAY * 30, PreviousRoot::Dropped, &at("alone")).unwrap();
+        let refused = install(&at("alone"), &at("data")).unwrap_err().to_string();
+        assert!(refused.contains("shares no root with the one in force"), "{refused}");
+        assert_eq!(install(&at("both"), &at("data")).unwrap().roots, [root, first.root]);
+        assert_eq!(install(&at("alone"), &at("data")).unwrap().roots, [root]);
+
+        // What exists stays, and another federation's is refused.
+        assert!(matches!(make_root(None, Some(&at("root-2")), &at("root-2")), Err(ProvisionError::Exists { .. })));
+        make_root(Some(&TrustDomain::new("other.test").unwrap()), None, &at("other-root")).unwrap();
+        make_intermediate(&at("other-root"), DAY, PreviousRoot::Trusted, &at("other")).unwrap();
+        assert!(install(&at("other"), &at("data")).unwrap_err().to_string().contains("'other.test'"));
+        assert_eq!(status(&at("data")).unwrap().root, root);
+    }
+}

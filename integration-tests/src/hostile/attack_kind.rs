@@ -1,0 +1,205 @@
+//! The kinds of attacks of a random run.
+
+use comity_proto::v1;
+
+use super::attack_round::AttackRound;
+use crate::chaos::dice::Dice;
+
+/// One thing that a hostile broker may try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names say it; each is described where it is carried out")]
+pub enum AttackKind {
+    SwapPeering,
+    RelabelInstitution,
+    SwapIdentityKeyOfOrigin,
+    SwapIdentityKeyOfDonor,
+    SwapOrigin,
+    SwapDonor,
+    LendToStranger,
+    InventPeering,
+    LieThatAllIsReady,
+    AlterKeys,
+    ZeroDevices,
+    InflateCount,
+    ExceedReserve,
+    SameDeviceTwice,
+    ForeignDevice,
+    ExceedMaxLent,
+    ExceedNode,
+    ExceedTerm,
+    HugeFencingToken,
+    ForeignNamespace,
+    VeryManyLeases,
+    ReplayOldState,
+    ReplayEnvelopes,
+    CorruptEnvelopes,
+    CrossEnvelopes,
+    WrongEpoch,
+    Contradict,
+    SayNothingExists,
+    EndLease,
+    LieInAcknowledgements,
+    RenewWrongly,
+    SendTooMuch,
+    SendGarbage,
+    SendUnknownValues,
+    SendMalformedIds,
+}
+
+impl AttackKind {
+    /// All kinds.
+    pub const ALL: [Self; 35] = [
+        Self::SwapPeering,
+        Self::RelabelInstitution,
+        Self::SwapIdentityKeyOfOrigin,
+        Self::SwapIdentityKeyOfDonor,
+        Self::SwapOrigin,
+        Self::SwapDonor,
+        Self::LendToStranger,
+        Self::InventPeering,
+        Self::LieThatAllIsReady,
+        Self::AlterKeys,
+        Self::ZeroDevices,
+        Self::InflateCount,
+        Self::ExceedReserve,
+        Self::SameDeviceTwice,
+        Self::ForeignDevice,
+        Self::ExceedMaxLent,
+        Self::ExceedNode,
+        Self::ExceedTerm,
+        Self::HugeFencingToken,
+        Self::ForeignNamespace,
+        Self::VeryManyLeases,
+        Self::ReplayOldState,
+        Self::ReplayEnvelopes,
+        Self::CorruptEnvelopes,
+        Self::CrossEnvelopes,
+        Self::WrongEpoch,
+        Self::Contradict,
+        Self::SayNothingExists,
+        Self::EndLease,
+        Self::LieInAcknowledgements,
+        Self::RenewWrongly,
+        Self::SendTooMuch,
+        Self::SendGarbage,
+        Self::SendUnknownValues,
+        Self::SendMalformedIds,
+    ];
+
+    /// Its name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::SwapPeering => "swap-peering",
+            Self::RelabelInstitution => "relabel-institution",
+            Self::SwapIdentityKeyOfOrigin => "swap-identity-key-of-origin",
+            Self::SwapIdentityKeyOfDonor => "swap-identity-key-of-donor",
+            Self::SwapOrigin => "swap-origin",
+            Self::SwapDonor => "swap-donor",
+            Self::LendToStranger => "lend-to-stranger",
+            Self::InventPeering => "invent-peering",
+            Self::LieThatAllIsReady => "lie-that-all-is-ready",
+            Self::AlterKeys => "alter-keys",
+            Self::ZeroDevices => "zero-devices",
+            Self::InflateCount => "inflate-count",
+            Self::ExceedReserve => "exceed-reserve",
+            Self::SameDeviceTwice => "same-device-twice",
+            Self::ForeignDevice => "foreign-device",
+            Self::ExceedMaxLent => "exceed-max-lent",
+            Self::ExceedNode => "exceed-node",
+            Self::ExceedTerm => "exceed-term",
+            Self::HugeFencingToken => "huge-fencing-token",
+            Self::ForeignNamespace => "foreign-namespace",
+            Self::VeryManyLeases => "very-many-leases",
+            Self::ReplayOldState => "replay-old-state",
+            Self::ReplayEnvelopes => "replay-envelopes",
+            Self::CorruptEnvelopes => "corrupt-envelopes",
+            Self::CrossEnvelopes => "cross-envelopes",
+            Self::WrongEpoch => "wrong-epoch",
+            Self::Contradict => "contradict",
+            Self::SayNothingExists => "say-nothing-exists",
+            Self::EndLease => "end-lease",
+            Self::LieInAcknowledgements => "lie-in-acknowledgements",
+            Self::RenewWrongly => "renew-wrongly",
+            Self::SendTooMuch => "send-too-much",
+            Self::SendGarbage => "send-garbage",
+            Self::SendUnknownValues => "send-unknown-values",
+            Self::SendMalformedIds => "send-malformed-ids",
+        }
+    }
+
+    /// The kinds in the order of a run: each once, in a random order, before any is repeated.
+    #[must_use]
+    pub(crate) fn shuffled(dice: &mut Dice) -> Vec<Self> {
+        let mut kinds = Self::ALL.to_vec();
+        for index in (1..kinds.len()).rev() {
+            kinds.swap(index, dice.index(index + 1));
+        }
+        kinds
+    }
+
+    /// Carries it out; the agents act on it afterwards.
+    pub(crate) async fn attack(self, round: &mut AttackRound<'_>) {
+        match self {
+            Self::SwapPeering => drop(round.swap_peering().await),
+            Self::RelabelInstitution => drop(round.relabel_institution().await),
+            Self::SwapIdentityKeyOfOrigin => drop(round.impersonate(v1::Side::Origin, "").await),
+            Self::SwapIdentityKeyOfDonor => drop(round.impersonate(v1::Side::Donor, "").await),
+            Self::SwapOrigin => drop(round.swap_origin().await),
+            Self::SwapDonor => drop(round.swap_donor().await),
+            Self::LendToStranger => drop(round.lend_to_stranger().await),
+            Self::InventPeering => round.invent_peering(),
+            Self::LieThatAllIsReady => round.lie_that_all_is_ready(),
+            Self::AlterKeys => round.alter_keys().await,
+            Self::ZeroDevices => {
+                let count = [1, 64, 1_000_000, u64::MAX][round.dice.index(4)];
+                round.zero_devices(count);
+            }
+            Self::InflateCount => round.inflate_count(),
+            Self::ExceedReserve => drop(round.exceed_reserve()),
+            Self::SameDeviceTwice => round.same_device_twice(),
+            Self::ForeignDevice => round.foreign_device(),
+            Self::ExceedMaxLent => round.exceed_max_lent(),
+            Self::ExceedNode => round.exceed_node(),
+            Self::ExceedTerm => round.exceed_term(),
+            Self::HugeFencingToken => {
+                let token = [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 40][round.dice.index(4)];
+                round.huge_fencing_token(token);
+            }
+            Self::ForeignNamespace => round.foreign_namespace(),
+            Self::VeryManyLeases => round.very_many_leases(),
+            Self::ReplayOldState => round.replay_old_state(),
+            Self::ReplayEnvelopes => round.replay_envelopes(),
+            Self::CorruptEnvelopes => round.corrupt_envelopes().await,
+            Self::CrossEnvelopes => round.cross_envelopes().await,
+            Self::WrongEpoch => round.wrong_epoch(),
+            Self::Contradict => round.contradict(),
+            Self::SayNothingExists => round.say_nothing_exists(),
+            Self::EndLease => round.end_lease(),
+            Self::LieInAcknowledgements => round.lie_in_acknowledgements(),
+            Self::RenewWrongly => round.renew_wrongly(),
+            Self::SendTooMuch => round.send_too_much(),
+            Self::SendGarbage => round.send_garbage(),
+            Self::SendUnknownValues => round.send_unknown_values(),
+            Self::SendMalformedIds => round.send_malformed_ids(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn a_run_tries_every_kind_once_before_it_repeats_any() {
+        let (one, other) = (AttackKind::shuffled(&mut Dice::new(1)), AttackKind::shuffled(&mut Dice::new(2)));
+        assert_ne!(one, other);
+        assert_eq!(one, AttackKind::shuffled(&mut Dice::new(1)));
+        for kinds in [one, other] {
+            assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>(), AttackKind::ALL.into());
+        }
+        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 35);
+    }
+}

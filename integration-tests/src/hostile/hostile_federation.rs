@@ -1,0 +1,299 @@
+//! Two real agents, an origin and a donor, that joined a hostile broker. Where they are hosts without Kubernetes, an echo
+//! API takes the place of the donor's API server, and the origin keeps its kubeconfigs in files.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use comity_agent::app::IDENTITY_KEY_FILE;
+use comity_agent::config::{FabricSettings, KubernetesConfig};
+use comity_agent::enrollment::token_source::JoinTokenSource;
+use comity_agent::observe::LocalReserve;
+use comity_agent::services::local_api::{Status, fetch_status};
+use comity_agent::{Agent, Config};
+use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_state::store::Store;
+use comity_proto::v1;
+use comity_runtime::{ClusterName, IdentityDir, IdentityKey, IdentitySignature, SystemEntropy};
+use serde_json::Value;
+
+use super::hostile_broker::HostileBroker;
+use super::impostor::IMPOSTOR;
+use crate::wait::until;
+use crate::watch::now_ms;
+
+/// The cluster that borrows, and its institution.
+pub(crate) const ORIGIN: &str = "campus";
+const ORIGIN_INSTITUTION: &str = "polytech";
+/// The cluster that lends, and its institution.
+pub(crate) const DONOR: &str = "centre";
+const DONOR_INSTITUTION: &str = "computing";
+
+/// The donor's own limits: most GPUs lent at a time, GPUs of each node that it keeps, and the longest lease.
+pub(crate) const MAX_LENT_GPUS: u32 = 5;
+pub(crate) const RESERVED_PER_NODE: u32 = 1;
+pub(crate) const MAX_LEASE_SECONDS: u64 = 24 * 3_600;
+/// GPUs of the donor, on two nodes.
+const GPUS_PER_NODE: u32 = 4;
+
+/// Life of certificates that need no renewal during a test.
+const LONG_VALIDITY: Duration = Duration::from_secs(3_600);
+/// Limit of a wait for something that takes well under a second on an idle machine.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// How far the agents trust what a broker says about the other cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trust {
+    /// They pin the institutions' keys, which vouch for both clusters.
+    Pinned,
+    /// They trust the key that they see first.
+    FirstUse,
+}
+
+/// How the federation is set up.
+#[derive(Clone, Debug)]
+pub(crate) struct Setup {
+    /// Trust of both agents.
+    pub(crate) trust: Trust,
+    /// Life of their certificates.
+    pub(crate) certificate_validity: Duration,
+    /// Clusters to which the donor lends.
+    pub(crate) allowed_origins: &'static [&'static str],
+    /// Kubeconfigs of clusters that have an API server; the others are hosts without Kubernetes.
+    pub(crate) kubeconfigs: BTreeMap<&'static str, PathBuf>,
+}
+
+impl Setup {
+    /// A donor that lends to the honest origin alone, and certificates that last.
+    pub(crate) const fn new(trust: Trust) -> Self {
+        let kubeconfigs = BTreeMap::new();
+        Self { trust, certificate_validity: LONG_VALIDITY, allowed_origins: &[ORIGIN], kubeconfigs }
+    }
+}
+
+/// A running federation.
+pub(crate) struct HostileFederation {
+    home: tempfile::TempDir,
+    /// The broker.
+    pub(crate) broker: HostileBroker,
+    agents: BTreeMap<&'static str, Agent>,
+}
+
+/// A grant on the donor's disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EchoGrant {
+    /// Lease.
+    pub(crate) lease: String,
+    /// Cluster that borrows.
+    pub(crate) origin: String,
+    /// GPUs of its quota.
+    pub(crate) gpus: u64,
+}
+
+impl HostileFederation {
+    /// Starts the broker, lets both agents join, and waits until it has their offers.
+    ///
+    /// # Errors
+    /// When a part does not start.
+    pub(crate) async fn start(setup: Setup) -> Result<Self> {
+        comity_runtime::install_crypto_provider();
+        let home = tempfile::Builder::new().prefix("comity-hostile-").tempdir()?;
+        let institutions = [(ORIGIN, ORIGIN_INSTITUTION), (DONOR, DONOR_INSTITUTION)];
+        let named = institutions.map(|(cluster, institution)| (cluster.to_owned(), institution.to_owned()));
+        let broker = HostileBroker::start(home.path(), named.into(), setup.certificate_validity).await?;
+        let keys: BTreeMap<String, IdentityKey> = institutions
+            .iter()
+            .map(|(_, institution)| ((*institution).to_owned(), IdentityKey::generate(&SystemEntropy)))
+            .collect();
+        let mut federation = Self { home, broker, agents: BTreeMap::new() };
+        for (cluster, institution) in institutions {
+            let mut config = federation.agent_config(cluster, &setup)?;
+            if setup.trust == Trust::Pinned {
+                let state = config.state_dir.clone();
+                config.voucher = Some(vouch(&state, cluster, &keys[institution])?);
+                config.pinned_institution_keys =
+                    keys.iter().map(|(institution, key)| (institution.clone(), vec![key.public()])).collect();
+            }
+            federation.agents.insert(cluster, Agent::start(config).await?);
+        }
+        let broker = &federation.broker;
+        until("the donor's offer", SOON, async || {
+            Ok(broker.read(|books| books.offers.get(DONOR).is_some_and(|offer| offer.nodes.len() == 2)).then_some(()))
+        })
+        .await?;
+        Ok(federation)
+    }
+
+    fn agent_config(&self, cluster: &'static str, setup: &Setup) -> Result<Config> {
+        let state_dir = self.state_dir(cluster);
+        comity_runtime::atomic_file::create_private_dir(&state_dir)?;
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let mut config = Config {
+            state_dir,
+            join_token_file: Some(JoinTokenSource::Inline(self.broker.join_token(cluster)?)),
+            fabric: FabricSettings { listen: loopback, ..FabricSettings::default() },
+            admin_listen: loopback,
+            ..Config::default()
+        };
+        if let Some(kubeconfig) = setup.kubeconfigs.get(cluster) {
+            config.kubernetes = Some(KubernetesConfig { kubeconfig: Some(kubeconfig.clone()), context: None });
+        } else {
+            let inventory = self.home.path().join(format!("{cluster}.inventory.yaml"));
+            std::fs::write(&inventory, if cluster == DONOR { donor_inventory() } else { "nodes: []\n".to_owned() })?;
+            config.inventory_file = Some(inventory);
+        }
+        if cluster == DONOR {
+            config.sharing = LocalPolicy {
+                max_lent_gpus: Some(MAX_LENT_GPUS),
+                allowed_origins: setup.allowed_origins.iter().map(|origin| (*origin).to_owned()).collect(),
+                max_lease_seconds: Some(MAX_LEASE_SECONDS),
+                ..LocalPolicy::default()
+            };
+            config.reserve = LocalReserve { gpus_per_node: RESERVED_PER_NODE, ..LocalReserve::default() };
+        }
+        Ok(config)
+    }
+
+    /// State directory of an agent.
+    pub(crate) fn state_dir(&self, cluster: &str) -> PathBuf {
+        self.home.path().join(cluster)
+    }
+
+    /// Grants an honest lease of whole GPUs, and waits until it is active; returns its id.
+    ///
+    /// # Errors
+    /// When it does not become active.
+    pub(crate) async fn active_lease(&self, gpus: usize) -> Result<String> {
+        let lease = self.broker.change(|books| books.grant(ORIGIN, DONOR, gpus, now_ms()));
+        self.lease_active(&lease).await?;
+        Ok(lease)
+    }
+
+    /// Waits until a lease is active.
+    ///
+    /// # Errors
+    /// When it does not become active.
+    pub(crate) async fn lease_active(&self, lease: &str) -> Result<()> {
+        until(&format!("{lease} to be active"), SOON, async || {
+            let (found, peerings) = self.broker.change(|books| {
+                let found = books.leases.get(lease).cloned();
+                if let Some(lease) = &found {
+                    retry_failed(books, &lease.peering);
+                }
+                (found, books.peerings.values().map(|entry| entry.peering.clone()).collect::<Vec<_>>())
+            });
+            let Some(found) = found else { bail!("it ended: {:?}", self.broker.refused()) };
+            match found.state() {
+                v1::LeaseState::Active => Ok(Some(())),
+                state => bail!("it is {state:?}: {}; {peerings:?}", found.message),
+            }
+        })
+        .await
+    }
+
+    /// The status of an agent, as it tells people on its host.
+    ///
+    /// # Errors
+    /// When the agent does not answer.
+    pub(crate) async fn status(&self, cluster: &str) -> Result<Status> {
+        let agent = self.agents.get(cluster).context("no such agent")?;
+        Ok(fetch_status(agent.socket()).await?)
+    }
+
+    /// The donor's grants, as they are on its disk.
+    ///
+    /// # Errors
+    /// When the file is not what the echo API writes.
+    pub(crate) fn grants(&self) -> Result<Vec<EchoGrant>> {
+        let Ok(text) = std::fs::read_to_string(self.state_dir(DONOR).join("echo/leases.json")) else {
+            return Ok(Vec::new());
+        };
+        let leases: BTreeMap<String, Value> = serde_json::from_str(&text)?;
+        let grant = |(lease, value): (String, Value)| {
+            let origin = value["origin"].as_str().context("a grant has an origin")?.to_owned();
+            Ok(EchoGrant { lease, origin, gpus: value["gpus"].as_u64().context("a grant has GPUs")? })
+        };
+        leases.into_iter().map(grant).collect()
+    }
+
+    /// Leases for which the origin has a kubeconfig file, with the tokens in them.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub(crate) fn kubeconfigs(&self) -> Result<BTreeMap<String, String>> {
+        let mut found = BTreeMap::new();
+        let folder = self.state_dir(ORIGIN).join("kubeconfigs");
+        // With Kubernetes there are Secrets instead.
+        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+            let path = entry?.path();
+            let Some(lease) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".kubeconfig")) else {
+                continue;
+            };
+            // It may be removed meanwhile.
+            let Ok(text) = std::fs::read_to_string(&path) else { continue };
+            let token = text.lines().find_map(|line| line.trim().strip_prefix("token: "));
+            let token = token.context("a kubeconfig has a token")?.trim_matches('"').to_owned();
+            found.insert(lease.to_owned(), token);
+        }
+        Ok(found)
+    }
+
+    /// Whether the identity of each agent is still its own: readable, with the key of its certificate, under its name.
+    ///
+    /// # Errors
+    /// Which is not.
+    pub(crate) fn check_identities(&self) -> Result<()> {
+        for cluster in self.agents.keys() {
+            let (_, identity) = IdentityDir::new(self.state_dir(cluster).join("identity")).load()?;
+            let name = identity.id().as_cluster().map(ToString::to_string);
+            if name.as_deref() != Some(cluster) {
+                bail!("the agent of {cluster} has the identity {}", identity.id());
+            }
+        }
+        Ok(())
+    }
+
+    /// Stops the agents; returns the pre-shared keys of the tunnels between the two that their disks hold.
+    ///
+    /// # Errors
+    /// When a store cannot be read.
+    pub(crate) async fn stop(&mut self) -> Result<Vec<Vec<u8>>> {
+        for agent in std::mem::take(&mut self.agents).into_values() {
+            agent.shutdown().await;
+        }
+        let store = Store::open(&self.state_dir(DONOR))?;
+        let records = store.records();
+        let with_origin = records
+            .peerings
+            .values()
+            .filter(|record| record.remote.as_ref().is_some_and(|remote| remote.cluster != IMPOSTOR));
+        Ok(with_origin.filter_map(|record| Some(record.preshared.as_ref()?.expose().to_vec())).collect())
+    }
+}
+
+/// An honest broker begins the next epoch of a failed handshake.
+fn retry_failed(books: &mut super::books::Books, peering: &str) {
+    let entry = books.peerings.get_mut(peering);
+    if let Some(entry) = entry.filter(|entry| entry.peering.state() == v1::PeeringState::Failed) {
+        entry.begin_epoch(entry.peering.epoch + 1);
+    }
+}
+
+/// The institution's voucher for an agent that has not started yet.
+fn vouch(state: &Path, cluster: &str, institution: &IdentityKey) -> Result<IdentitySignature> {
+    let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), &SystemEntropy)?;
+    Ok(institution.vouch(&ClusterName::new(cluster)?, &key.public()))
+}
+
+fn donor_inventory() -> String {
+    let node = |number| {
+        format!(
+            "- name: node-{number}\n  cpu: '64'\n  memory: 512Gi\n  gpus:\n  - {{count: {GPUS_PER_NODE}, product: \
+             NVIDIA-H100-80GB-HBM3, memoryMiB: 81559, architecture: hopper, computeCapability: '9.0', driverVersion: \
+             550.127.05}}\n"
+        )
+    };
+    format!("nodes:\n{}{}", node(1), node(2))
+}

@@ -1,0 +1,122 @@
+//! What must not have happened, whatever the broker said: checked from the outside, on the agents' disks and at the
+//! impostor's end of every tunnel.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use comity_proto::v1;
+
+use super::hostile_federation::{DONOR, HostileFederation, MAX_LENT_GPUS, ORIGIN};
+use crate::memory::search_files;
+
+/// Violations and what to look for.
+#[derive(Debug, Default)]
+pub(crate) struct HostileLedger {
+    violations: BTreeSet<String>,
+    /// Leases that the donor's own policy or binding forbids, with the reason.
+    forbidden: BTreeMap<String, &'static str>,
+    tokens: BTreeSet<String>,
+    checks: u64,
+}
+
+impl HostileLedger {
+    /// No agent may serve this lease from now on.
+    pub(crate) fn forbid(&mut self, lease: &str, reason: &'static str) {
+        self.forbidden.insert(lease.to_owned(), reason);
+    }
+
+    /// Notes a violation.
+    pub(crate) fn violate(&mut self, what: String) {
+        self.violations.insert(what);
+    }
+
+    /// All violations so far.
+    pub(crate) fn violations(&self) -> Vec<String> {
+        self.violations.iter().cloned().collect()
+    }
+
+    /// Number of checks.
+    pub(crate) const fn checks(&self) -> u64 {
+        self.checks
+    }
+
+    /// Tokens that the origin held at any check.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Compares what the agents have granted and opened with what they may.
+    ///
+    /// # Errors
+    /// When a disk cannot be read.
+    pub(crate) async fn check(&mut self, federation: &HostileFederation) -> Result<()> {
+        self.checks += 1;
+        self.check_impostor(federation);
+        self.check_grants(federation)?;
+        for (lease, token) in federation.kubeconfigs()? {
+            self.tokens.insert(token);
+            if let Some(reason) = self.forbidden.get(&lease) {
+                self.violations.insert(format!("the origin has a kubeconfig for {lease}: {reason}"));
+            }
+        }
+        if let Err(error) = federation.check_identities() {
+            self.violations.insert(format!("{error:#}"));
+        }
+        for cluster in [ORIGIN, DONOR] {
+            if let Err(error) = federation.status(cluster).await {
+                self.violations.insert(format!("the agent of {cluster} does not answer: {error:#}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_impostor(&mut self, federation: &HostileFederation) {
+        for opened in federation.broker.opened().iter().filter(|opened| opened.step == "credential") {
+            let (lease, peering, from) = (&opened.lease, &opened.peering, &opened.from);
+            self.violations.insert(format!("the impostor opened the credential of {lease} from {from} over {peering}"));
+        }
+        // The donor's policy allows one origin, so no played origin may have a tunnel, under any name.
+        let played: Vec<String> = federation.broker.read(|books| {
+            let origins = books
+                .peerings
+                .iter()
+                .filter(|(_, entry)| entry.played == Some(v1::Side::Origin) && entry.peering.donor == DONOR);
+            origins.map(|(id, _)| id.clone()).collect()
+        });
+        for peering in played.iter().filter(|peering| federation.broker.impostor().has_tunnel(peering)) {
+            self.violations.insert(format!("the impostor has a tunnel to {DONOR} over {peering}"));
+        }
+    }
+
+    fn check_grants(&mut self, federation: &HostileFederation) -> Result<()> {
+        let grants = federation.grants()?;
+        let lent = grants.iter().fold(0_u64, |sum, grant| sum.saturating_add(grant.gpus));
+        if lent > u64::from(MAX_LENT_GPUS) {
+            self.violations.insert(format!("{DONOR} grants {lent} GPUs and lends at most {MAX_LENT_GPUS}: {grants:?}"));
+        }
+        for grant in &grants {
+            if grant.origin != ORIGIN {
+                self.violations.insert(format!("{DONOR} grants {} to {}", grant.lease, grant.origin));
+            }
+            if let Some(reason) = self.forbidden.get(&grant.lease) {
+                self.violations.insert(format!("{DONOR} grants {}: {reason}", grant.lease));
+            }
+        }
+        Ok(())
+    }
+
+    /// Searches everything that the broker received for the tokens and pre-shared keys of the agents.
+    ///
+    /// # Errors
+    /// When the disk cannot be read.
+    pub(crate) fn search_disk(&mut self, federation: &HostileFederation, preshared: &[Vec<u8>]) -> Result<()> {
+        let tokens = self.tokens.iter().map(|token| ("a token", token.as_bytes().to_vec()));
+        let keys = preshared.iter().map(|key| ("a pre-shared key", key.clone()));
+        for (name, secret) in tokens.chain(keys).collect::<Vec<_>>() {
+            for finding in search_files(federation.broker.disk(), &secret)? {
+                self.violations.insert(format!("{name} is on the broker's disk: {finding}"));
+            }
+        }
+        Ok(())
+    }
+}

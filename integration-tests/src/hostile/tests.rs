@@ -1,0 +1,232 @@
+//! Each attack by itself. Its effect must be absent, and the agent must report what it refuses.
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+mod with_api_servers;
+
+use super::attack_round::AttackRound;
+use super::hostile_broker::RenewalWhim;
+use super::hostile_federation::{DONOR, HostileFederation, ORIGIN, SOON, Setup, Trust};
+use super::hostile_ledger::HostileLedger;
+use super::impostor::IMPOSTOR;
+use super::*;
+use crate::wait::until;
+use comity_proto::v1;
+
+/// What a test needs beside its round.
+struct Attacked {
+    federation: HostileFederation,
+    ledger: HostileLedger,
+    dice: Dice,
+}
+
+impl Attacked {
+    async fn start(setup: Setup) -> Self {
+        let federation = HostileFederation::start(setup).await.unwrap();
+        Self { federation, ledger: HostileLedger::default(), dice: Dice::new(7) }
+    }
+
+    /// A round with an active lease.
+    async fn round(&mut self) -> AttackRound<'_> {
+        AttackRound::begin(&self.federation, &mut self.ledger, &mut self.dice).await.unwrap()
+    }
+
+    /// Nothing was violated, the attack ends, and another honest lease becomes active.
+    async fn nothing_was_gained(mut self) {
+        let round = self.round_after_attack().await;
+        round.end().await;
+        self.federation.active_lease(1).await.unwrap();
+        self.ledger.check(&self.federation).await.unwrap();
+        assert!(self.ledger.violations().is_empty(), "{:#?}", self.ledger.violations());
+        let preshared = self.federation.stop().await.unwrap();
+        assert!(!preshared.is_empty() && self.ledger.tokens() > 0, "nothing to search for");
+        self.ledger.search_disk(&self.federation, &preshared).unwrap();
+        assert!(self.ledger.violations().is_empty(), "{:#?}", self.ledger.violations());
+    }
+
+    async fn round_after_attack(&mut self) -> AttackRound<'_> {
+        let lease = String::new();
+        let round = AttackRound { federation: &self.federation, ledger: &mut self.ledger, dice: &mut self.dice, lease };
+        round.pause().await;
+        round.ledger.check(&self.federation).await.unwrap();
+        let violations = round.ledger.violations();
+        assert!(violations.is_empty(), "{violations:#?}\nrefused: {:#?}", self.federation.broker.refused());
+        round
+    }
+}
+
+/// Waits until an agent has refused something about a lease or peering; returns its code.
+async fn refusal(federation: &HostileFederation, cluster: &str, subject: &str) -> String {
+    until(&format!("{cluster} to refuse {subject}"), SOON, async || {
+        let refused = federation.broker.refused();
+        let found = refused.iter().find(|refused| refused.cluster == cluster && refused.subject == subject);
+        Ok(found.map(|refused| refused.code.clone()))
+    })
+    .await
+    .unwrap()
+}
+
+/// The harness itself: an honest broker makes a lease active, and learns no secret.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_honest_broker_makes_a_lease_active_and_learns_no_secret() {
+    for trust in [Trust::Pinned, Trust::FirstUse] {
+        let mut attacked = Attacked::start(Setup::new(trust)).await;
+        let lease = attacked.round().await.lease;
+        assert!(attacked.federation.kubeconfigs().unwrap().contains_key(&lease));
+        assert_eq!(attacked.federation.grants().unwrap().len(), 1);
+        attacked.nothing_was_gained().await;
+    }
+}
+
+/// The harness itself: where the donor's policy allows the impostor, it obtains all that the ledger looks for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_ledger_sees_a_credential_a_tunnel_and_a_grant_of_the_impostor() {
+    let setup = Setup { allowed_origins: &[ORIGIN, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
+    let mut attacked = Attacked::start(setup).await;
+    let mut round = attacked.round().await;
+    round.lend_to_stranger().await;
+    until("the impostor's gains", SOON, async || {
+        round.ledger.check(round.federation).await?;
+        let violations = round.ledger.violations().join("\n");
+        let gains = ["the impostor opened the credential of", "the impostor has a tunnel to", "grants lease-"];
+        Ok(gains.iter().all(|gain| violations.contains(gain)).then_some(()))
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_repoints_lease_to_other_peering() {
+    let setup = Setup { allowed_origins: &[ORIGIN, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
+    let mut attacked = Attacked::start(setup).await;
+    let mut round = attacked.round().await;
+    let lease = round.lease.clone();
+    let peering = round.swap_peering().await;
+    refusal(round.federation, DONOR, &lease).await;
+    // The impostor's own peering is lawful here; the lease of another cluster over it is not.
+    round.federation.broker.impostor().close(&peering);
+    attacked.nothing_was_gained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_relabels_institution_to_skip_pin() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let mut round = attacked.round().await;
+    let peering = round.relabel_institution().await;
+    refusal(round.federation, DONOR, &peering).await;
+    attacked.nothing_was_gained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_swaps_identity_key_between_epochs() {
+    for side in [v1::Side::Origin, v1::Side::Donor] {
+        let mut attacked = Attacked::start(Setup::new(Trust::FirstUse)).await;
+        let mut round = attacked.round().await;
+        let peering = round.impersonate(side, "").await;
+        let victim = if side == v1::Side::Origin { DONOR } else { ORIGIN };
+        refusal(round.federation, victim, &peering).await;
+        attacked.nothing_was_gained().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_lease_origin_differs_from_peer() {
+    let setup = Setup { allowed_origins: &[ORIGIN, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
+    let mut attacked = Attacked::start(setup).await;
+    let mut round = attacked.round().await;
+    let lease = round.swap_origin().await;
+    refusal(round.federation, DONOR, &lease).await;
+    let peerings: Vec<String> = round.federation.broker.read(|books| books.peerings.keys().cloned().collect());
+    peerings.iter().for_each(|peering| round.federation.broker.impostor().close(peering));
+    attacked.nothing_was_gained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_swaps_donor_under_origin() {
+    let mut attacked = Attacked::start(Setup::new(Trust::FirstUse)).await;
+    let mut round = attacked.round().await;
+    let lease = round.swap_donor().await;
+    refusal(round.federation, ORIGIN, &lease).await;
+    attacked.nothing_was_gained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_zero_devices_huge_resource_count() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let mut round = attacked.round().await;
+    for count in [64, u64::MAX] {
+        let lease = round.zero_devices(count);
+        refusal(round.federation, DONOR, &lease).await;
+    }
+    attacked.nothing_was_gained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_placement_exceeds_local_reserve() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let mut round = attacked.round().await;
+    let lease = round.exceed_reserve();
+    refusal(round.federation, DONOR, &lease).await;
+    attacked.nothing_was_gained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_fencing_token_max_wedges_donor() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let mut round = attacked.round().await;
+    for token in [u64::MAX, 1 << 63] {
+        let lease = round.huge_fencing_token(token);
+        refusal(round.federation, DONOR, &lease).await;
+    }
+    // Another honest lease becomes active.
+    attacked.nothing_was_gained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_restores_old_snapshot_revives_lease() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let round = attacked.round().await;
+    let lease = round.lease.clone();
+    let broker = &round.federation.broker;
+    let holds = |state: &v1::DesiredState| {
+        state.leases.iter().any(|held| held.id == lease && held.state() == v1::LeaseState::Active)
+    };
+    let old = [ORIGIN, DONOR].map(|cluster| broker.sent(cluster).into_iter().rev().find(holds).unwrap());
+    broker.change(|books| books.release(&lease));
+    until("the lease to end", SOON, async || Ok(broker.read(|books| !books.leases.contains_key(&lease)).then_some(())))
+        .await
+        .unwrap();
+    // A later lease, so that the donor has seen a higher fencing token.
+    round.federation.active_lease(1).await.unwrap();
+    round.ledger.forbid(&lease, "it ended before");
+    let [at_origin, at_donor] = old;
+    broker.tamper(move |cluster, desired| {
+        let old = if cluster == ORIGIN { &at_origin } else { &at_donor };
+        *desired = v1::DesiredState { revision: desired.revision, ..old.clone() };
+    });
+    attacked.nothing_was_gained().await;
+}
+
+/// No renewal makes an agent somebody else, or leaves it without a key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_renews_a_certificate_for_another_key() {
+    let setup = Setup { certificate_validity: Duration::from_secs(9), ..Setup::new(Trust::Pinned) };
+    let mut attacked = Attacked::start(setup).await;
+    let round = attacked.round().await;
+    let broker = &round.federation.broker;
+    // Both agents try each several times.
+    let whims = [RenewalWhim::AnotherKey, RenewalWhim::AnotherCluster, RenewalWhim::AnotherAuthority];
+    for (number, renewal) in (1..).zip(whims) {
+        broker.lie(|whims| whims.renewal = renewal);
+        until("renewals", SOON, async || Ok((broker.renewals() >= 2 * number).then_some(()))).await.unwrap();
+    }
+    // The check includes the identities on both disks.
+    attacked.round_after_attack().await;
+}
+
+/// Many kinds one after the other, in one federation.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hostile_broker_gains_nothing_in_a_short_run() {
+    let config = HostileConfig { length: Duration::from_secs(20), seed: 1, trust: Trust::FirstUse };
+    let report = run(config).await.unwrap();
+    assert!(report.violations.is_empty(), "{report}\n{:#?}", report.violations);
+}
