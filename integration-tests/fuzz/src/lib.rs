@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(edit(&[0, 1, 0, 0, b'F']).as_deref(), Some("First"));
         assert_eq!(edit(&[0, 3, 0xff, 0xff, b'!', 6, 0x80, 0, 0]).as_deref(), Some("fir"));
         assert_eq!(edit(&[0, 4, 0, 0, 1, 5, 0, 0, 0]).as_deref(), Some("rrst"));
-        assert_eq!(edit(&[0, 7, 0x80, 0, 1]).as_deref(), Some("ficond"));
+        assert_eq!(edit(&[0, 7, 0x80, 0, 1]).as_deref(), Some("firond"));
         assert_eq!(edited(&[], &[1, 2, 3]), None);
         // No script leaves the input.
         for action in 0..=u8::MAX {
