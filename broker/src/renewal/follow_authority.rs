@@ -79,7 +79,7 @@ impl FollowAuthority {
 
     async fn take_up(&self) -> Result<Found, String> {
         let (dir, copy, current) = (self.dir.clone(), self.copy.clone(), self.ca.current());
-        let read = move || {
+        let read = move || -> Result<Found, CaError> {
             let found = CertificateAuthority::load(&dir)?;
             if found.is_same_as(&current) {
                 return Ok(Found::Same);
@@ -90,7 +90,7 @@ impl FollowAuthority {
             Ok(Found::Next(Box::new(found)))
         };
         let read = tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?;
-        read.map_err(|error: CaError| error.to_string())
+        read.map_err(|error| error.to_string())
     }
 
     fn put_into_force(&self, next: CertificateAuthority) {

@@ -93,9 +93,9 @@ impl Institutions {
 
     /// Institutions with their keys and clusters, as an administrator pins them in an agent's configuration.
     pub(super) fn pins(&self) -> BTreeMap<String, InstitutionPin> {
-        let clusters = |name: &String| self.owners.iter().filter(move |(_, owner)| *owner == name);
         let pin = |(name, key): (&String, &IdentityKey)| {
-            let clusters = clusters(name).map(|(cluster, _)| cluster.clone()).collect();
+            let own = self.owners.iter().filter(|(_, owner)| *owner == name);
+            let clusters = own.map(|(cluster, _)| cluster.clone()).collect();
             (name.clone(), InstitutionPin { keys: vec![key.public()], clusters })
         };
         self.keys.iter().map(pin).collect()

@@ -86,7 +86,7 @@ async fn everything_is_there_after_a_restart_and_only_for_the_owner() {
     assert_eq!(after.donors, before.donors);
     assert_eq!(after.origins, before.origins);
     assert_eq!(after.peers, before.peers);
-    assert_eq!(after.peers["origin"], std::sync::Arc::new(peer()));
+    assert_eq!(after.peers["origin"], Arc::new(peer()));
     assert_eq!(after.liqo, before.liqo);
     assert_eq!(after.liqo[&PeeringId(3)].identity.as_ref().unwrap().expose(), b"identity");
     assert_eq!((after.fence, after.closed.get(&PeeringId(1))), (7, Some(&2)));
