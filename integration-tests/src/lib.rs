@@ -17,7 +17,6 @@ pub mod flood;
 pub mod growth;
 pub mod history;
 pub mod hostile;
-mod memory;
 mod place;
 pub mod pods;
 mod process;
@@ -29,9 +28,9 @@ mod watch;
 
 pub use comity::Comity;
 pub use federation::{AgentSpec, Federation, FederationConfig, InventorySource, free_port};
-pub use memory::{Finding, search_files, search_memory};
 pub use place::{Launcher, Place};
 pub use process::Process;
+pub use process::secret_search::{Finding, search_files, search_memory};
 pub use process::usage::{memory, processor_time};
 pub use programs::{apply_admission, deploy, program};
 pub use wait::{PATIENCE, until};
