@@ -126,8 +126,8 @@ impl Drop for TelemetryGuard {
 pub fn init(config: &TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
     let filter = parse_filter(&config.filter)?;
     let provider = tracer_provider(config)?;
-    let coloured = std::io::stderr().is_terminal();
-    let lines = log_lines(config.log_format, coloured, std::io::stderr);
+    let coloured = io::stderr().is_terminal();
+    let lines = log_lines(config.log_format, coloured, io::stderr);
     tracing_subscriber::registry()
         .with(trace_layer(&provider))
         .with(lines.with_filter(rate_limit::RateLimitFilter::new(filter)))

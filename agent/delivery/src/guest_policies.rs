@@ -254,7 +254,7 @@ mod tests {
         (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
         (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),
         (VIRTUAL_NODES, include_str!("../../../deploy/agent/liqo-origin.yaml"), "db1848e087ea"),
-        (OFFLOADING, include_str!("../../../deploy/agent/liqo-origin.yaml"), "bef7b3ac969e"),
+        (OFFLOADING, include_str!("../../../deploy/agent/liqo-origin.yaml"), "a4334225f438"),
     ];
 
     fn document<'a>(manifest: &'a str, kind: &str, name: &str) -> &'a str {

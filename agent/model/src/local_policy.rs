@@ -1,4 +1,5 @@
-//! The cluster's own limits on lending, and beside them those on borrowing. The donor's agent enforces them even against the broker.
+//! The cluster's own limits on lending, and beside them those on borrowing. Its agent enforces them even against the
+//! broker.
 
 pub mod borrowing_policy;
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use comity_agent_delivery::GuestPolicies;
 use comity_agent_liqo::donor::missing_policies;
 use comity_runtime::SystemClock;
 use comity_runtime::checks::{Check, CheckList};

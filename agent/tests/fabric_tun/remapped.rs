@@ -78,8 +78,8 @@ impl<'a> End<'a> {
         let (length, answered_by) = sender.recv_from(&mut datagram).unwrap();
         assert_eq!((&datagram[..length], answered_by), (&b"answer"[..], (other.other_pod(), port).into()));
         match from.ip() {
-            std::net::IpAddr::V4(from) => from,
-            std::net::IpAddr::V6(from) => panic!("{from}"),
+            IpAddr::V4(from) => from,
+            IpAddr::V6(from) => panic!("{from}"),
         }
     }
 

@@ -149,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    fn secrets() -> GroupSecrets {
+    fn group_secrets() -> GroupSecrets {
         let domain = TrustDomain::new("dev.test").unwrap();
         GroupSecrets {
             authority: Arc::new(CertificateAuthority::create(domain, SystemTime::now()).unwrap()),
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn the_authority_opens_for_its_broker_and_sealing_key_alone() {
-        let (secrets, key) = (self::secrets(), SealingKey::generate(&SystemEntropy));
+        let (secrets, key) = (group_secrets(), SealingKey::generate(&SystemEntropy));
         let roots = secrets.authority.root_pem();
         let sealed = secrets.seal(&broker(2), key.public(), &SystemEntropy).unwrap();
         let opened = key.open(&sealed, roots, &broker(2)).unwrap();
@@ -175,13 +175,13 @@ mod tests {
         let mut changed = sealed.clone();
         changed.ciphertext[0] ^= 1;
         assert!(matches!(key.open(&changed, roots, &broker(2)), Err(SealedAuthorityError::DoesNotOpen)));
-        let opened = key.open(&sealed, self::secrets().authority.root_pem(), &broker(2));
+        let opened = key.open(&sealed, group_secrets().authority.root_pem(), &broker(2));
         assert!(matches!(opened, Err(SealedAuthorityError::Authority(_))));
     }
 
     #[test]
     fn the_sealed_form_does_not_hold_the_key() {
-        let (secrets, key) = (self::secrets(), SealingKey::generate(&SystemEntropy));
+        let (secrets, key) = (group_secrets(), SealingKey::generate(&SystemEntropy));
         let sealed = secrets.seal(&broker(2), key.public(), &SystemEntropy).unwrap();
         let pem = secrets.authority.key_pem();
         let line = pem.expose().lines().nth(1).unwrap().as_bytes();

@@ -19,8 +19,9 @@ fn lock() -> String {
 #[test]
 fn the_bill_of_materials_lists_every_package() {
     let cargo = std::env::var_os("CARGO").expect("cargo runs the tests");
-    let metadata = Command::new(cargo).args(["metadata", "--format-version=1", "--locked", "--offline"]);
-    let output = { metadata }.current_dir(workspace()).output().expect("cargo runs");
+    let mut command = Command::new(cargo);
+    let command = command.args(["metadata", "--format-version=1", "--locked", "--offline"]).current_dir(workspace());
+    let output = command.output().expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let metadata: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     let bill = bill_of_materials(&metadata, &lock()).expect("a bill of materials");

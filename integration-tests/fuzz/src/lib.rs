@@ -168,7 +168,7 @@ fn edited(valid: &[Vec<u8>], script: &[u8]) -> Option<Vec<u8>> {
     let mut bytes = valid.get(usize::from(*pick) % valid.len().max(1))?.clone();
     for edit in edits.chunks_exact(EDIT_BYTES).take(MAX_EDITS) {
         let [action, high, low, value] = *edit else { break };
-        let place = usize::from(u16::from_be_bytes([high, low])) * (bytes.len() + 1) >> 16;
+        let place = (usize::from(u16::from_be_bytes([high, low])) * (bytes.len() + 1)) >> 16;
         let until = (place + 1 + usize::from(value)).min(bytes.len());
         match action % 8 {
             0 => bytes.get_mut(place).into_iter().for_each(|byte| *byte ^= 1 << (value % 8)),
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(edit(&[0, 1, 0, 0, b'F']).as_deref(), Some("First"));
         assert_eq!(edit(&[0, 3, 0xff, 0xff, b'!', 6, 0x80, 0, 0]).as_deref(), Some("fir"));
         assert_eq!(edit(&[0, 4, 0, 0, 1, 5, 0, 0, 0]).as_deref(), Some("rrst"));
-        assert_eq!(edit(&[0, 7, 0x80, 0, 1]).as_deref(), Some("ficond"));
+        assert_eq!(edit(&[0, 7, 0x80, 0, 1]).as_deref(), Some("firond"));
         assert_eq!(edited(&[], &[1, 2, 3]), None);
         // No script leaves the input.
         for action in 0..=u8::MAX {

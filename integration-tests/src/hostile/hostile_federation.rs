@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use comity_agent::app::IDENTITY_KEY_FILE;
 use comity_agent::config::{FabricSettings, KubernetesConfig};
 use comity_agent::enrollment::token_source::JoinTokenSource;
+use comity_agent::keys::pins::InstitutionPin;
 use comity_agent::observe::LocalReserve;
 use comity_agent::services::local_api::{Status, fetch_status};
 use comity_agent::{Agent, Config};
@@ -112,9 +113,11 @@ impl HostileFederation {
             let mut config = federation.agent_config(cluster, &setup)?;
             if setup.trust == Trust::Pinned {
                 let state = config.state_dir.clone();
-                config.voucher = Some(vouch(&state, cluster, &keys[institution])?);
-                config.pinned_institution_keys =
-                    keys.iter().map(|(institution, key)| (institution.clone(), vec![key.public()])).collect();
+                config.voucher = Some(vouch(&state, institution, cluster, &keys[institution])?);
+                let pin = |key: &IdentityKey| InstitutionPin { keys: vec![key.public()], ..InstitutionPin::default() };
+                config.pinned_institutions =
+                    keys.iter().map(|(institution, key)| (institution.clone(), pin(key))).collect();
+                config.require_vouchers = true;
             }
             federation.agents.insert(cluster, Agent::start(config).await?);
         }
@@ -138,7 +141,8 @@ impl HostileFederation {
             ..Config::default()
         };
         if let Some(kubeconfig) = setup.kubeconfigs.get(cluster) {
-            config.kubernetes = Some(KubernetesConfig { kubeconfig: Some(kubeconfig.clone()), context: None });
+            config.kubernetes =
+                Some(KubernetesConfig { kubeconfig: Some(kubeconfig.clone()), context: None, unrestricted: true });
         } else {
             let inventory = self.home.path().join(format!("{cluster}.inventory.yaml"));
             std::fs::write(&inventory, if cluster == DONOR { donor_inventory() } else { "nodes: []\n".to_owned() })?;
@@ -282,9 +286,9 @@ fn retry_failed(books: &mut super::books::Books, peering: &str) {
 }
 
 /// The institution's voucher for an agent that has not started yet.
-fn vouch(state: &Path, cluster: &str, institution: &IdentityKey) -> Result<IdentitySignature> {
+fn vouch(state: &Path, institution: &str, cluster: &str, signing_key: &IdentityKey) -> Result<IdentitySignature> {
     let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), &SystemEntropy)?;
-    Ok(institution.vouch(&ClusterName::new(cluster)?, &key.public()))
+    Ok(signing_key.vouch(institution, &ClusterName::new(cluster)?, &key.public()))
 }
 
 fn donor_inventory() -> String {

@@ -23,7 +23,7 @@ use comity_agent_state::record::{
     MintedToken, OriginRecord, Outgoing, PeerRecord, PeeringRecord, RemoteKeys, RemoteNetwork, SealedCredential,
     SealedMessage, SecretBlob, SecretKey, Trust,
 };
-use comity_types::{Delivery, LeaseState, Side};
+use comity_types::{Delivery, LeaseState, PeeringState, Side};
 use fixtures::{bundle, cluster, envelope, known_peer, lease, network, peering_record, remote, two_gpus};
 
 use super::*;

@@ -151,7 +151,8 @@ fn a_drained_lease_gets_the_donors_notice() {
     federation.now = reclaim.deadline.0;
     federation.ok(Command::Expire(Expire {}));
     assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::DonorRevoked));
-    assert_eq!(federation.state.requests[&request].state, RequestState::Placed);
+    let request = &federation.state.requests[&request];
+    assert!(matches!(request.state, RequestState::Placed | RequestState::Queued), "{request:?}");
 }
 
 #[test]
