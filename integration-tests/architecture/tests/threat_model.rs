@@ -26,8 +26,8 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names of the functions in a file that have a `test` attribute. In a `program` of tests also of the parts of a test: those
-/// that the file calls, because they share a cluster.
+/// Names of the functions in a file that have a `test` attribute. In a `program` of tests also of the parts of a test:
+/// those that the file calls, because they share a cluster.
 fn tests_in(text: &str, program: bool) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut is_test = false;

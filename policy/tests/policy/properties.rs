@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use comity_policy::{DeviceFacts, SourceFile, load, read_directory};
+use comity_policy::{DeviceFacts, ProblemCode, SourceFile, load, read_directory, render_problems};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
@@ -58,4 +58,25 @@ proptest! {
             let _ = selector.matches(&DeviceFacts::default());
         }
     }
+}
+
+#[test]
+fn no_character_of_a_bundle_acts_on_a_terminal() {
+    for (text, place) in
+        [("# a note\nkind: X # \u{1b}[2J\n", ":2:11"), ("# \u{202e}nimda\n", ":1:3"), ("kind: X\rkind: Y\n", ":1:8")]
+    {
+        let problems = load(vec![SourceFile { path: "one.yaml".into(), text: text.into() }]).unwrap_err();
+        assert_eq!(problems[0].code, ProblemCode::NotText, "{problems:?}");
+        let shown = problems[0].to_string();
+        assert!(shown.contains(place) && comity_types::is_printable_text(&shown), "{shown:?}");
+    }
+    // YAML's own escapes are characters of the value.
+    let mut files = examples();
+    let escaped = |text: &str| text.replace("description: Training", "description: \"\\e]0;owned\\a\" # Training");
+    files.iter_mut().for_each(|file| file.text = escaped(&file.text));
+    let problems = load(files).unwrap_err();
+    assert!(render_problems(&problems).contains("has control characters"), "{problems:?}");
+    let mut windows = examples();
+    windows.iter_mut().for_each(|file| file.text = file.text.replace('\n', "\r\n"));
+    assert!(load(windows).is_ok());
 }
