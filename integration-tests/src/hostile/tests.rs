@@ -173,8 +173,9 @@ async fn broker_placement_exceeds_local_reserve() {
 async fn broker_fencing_token_max_wedges_donor() {
     let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
     let mut round = attacked.round().await;
-    for token in [u64::MAX, 1 << 63] {
-        let lease = round.huge_fencing_token(token);
+    // A lease that ends is noted, too, so it must not move the fence either.
+    for (token, state) in [(u64::MAX, v1::LeaseState::Placed), (1 << 63, v1::LeaseState::Ending)] {
+        let lease = round.huge_fencing_token(token, state);
         refusal(round.federation, DONOR, &lease).await;
     }
     // Another honest lease becomes active.
