@@ -65,13 +65,13 @@ pub(crate) enum AckWhim {
 
 /// Which wrong certificate a renewal returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RenewalWhim {
+pub(crate) enum WrongRenewal {
     /// One of the same cluster for another key.
-    AnotherKey,
+    Key,
     /// One for the agent's key under the impostor's name.
-    AnotherCluster,
+    Cluster,
     /// One of another authority.
-    AnotherAuthority,
+    Authority,
 }
 
 /// The lies of the broker beside its books.
@@ -82,7 +82,7 @@ pub(crate) struct Whims {
     /// Acknowledgements.
     pub(crate) acks: AckWhim,
     /// Renewals, in turn; honest if there are none.
-    pub(crate) renewals: Vec<RenewalWhim>,
+    pub(crate) renewals: Vec<WrongRenewal>,
     /// Bytes to send in place of a message, once, by cluster.
     pub(crate) raw: BTreeMap<String, Vec<Vec<u8>>>,
 }
@@ -175,13 +175,13 @@ impl BrokerCore {
         };
         let (certificate_pem, ca_pem) = match whim {
             None => (self.authority.issue(csr, &cluster, validity).map_err(failed)?.chain_pem, own_root()),
-            Some(RenewalWhim::AnotherCluster) => {
+            Some(WrongRenewal::Cluster) => {
                 (self.authority.issue(csr, IMPOSTOR, validity).map_err(failed)?.chain_pem, own_root())
             }
-            Some(RenewalWhim::AnotherKey) => {
+            Some(WrongRenewal::Key) => {
                 (self.authority.issue_for_another_key(&cluster, validity).map_err(failed)?.chain, own_root())
             }
-            Some(RenewalWhim::AnotherAuthority) => {
+            Some(WrongRenewal::Authority) => {
                 let other = StolenAuthority::create().map_err(failed)?;
                 let issued = other.issue(csr, &cluster, validity).map_err(failed)?;
                 (issued.chain_pem, other.authority().root_pem().to_owned())

@@ -4,7 +4,7 @@
 mod with_api_servers;
 
 use super::attack_round::AttackRound;
-use super::hostile_broker::RenewalWhim;
+use super::hostile_broker::WrongRenewal;
 use super::hostile_federation::{DONOR, HostileFederation, ORIGIN, SOON, Setup, Trust};
 use super::hostile_ledger::HostileLedger;
 use super::impostor::IMPOSTOR;
@@ -215,7 +215,7 @@ async fn broker_renews_a_certificate_for_another_key() {
     let mut attacked = Attacked::start(setup).await;
     let round = attacked.round().await;
     let broker = &round.federation.broker;
-    let whims = [RenewalWhim::AnotherKey, RenewalWhim::AnotherCluster, RenewalWhim::AnotherAuthority];
+    let whims = [WrongRenewal::Key, WrongRenewal::Cluster, WrongRenewal::Authority];
     broker.lie(|lies| lies.renewals = whims.to_vec());
     until("a renewal of each kind", SOON, async || Ok((broker.renewals() >= 3).then_some(()))).await.unwrap();
     // The check includes the identities on both disks.
