@@ -13,7 +13,7 @@ use comity_proto::v1::offer_service_client::OfferServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
-use comity_runtime::tls::dial;
+use comity_runtime::tls::{ClientStream, dial};
 use comity_runtime::{BrokerChannel, BrokerEndpoints, ClientTls, TlsIdentity};
 use tokio::io::AsyncReadExt as _;
 use tokio::runtime::Runtime;
@@ -203,13 +203,7 @@ impl FloodTask {
     async fn connect(&self, tls: &ClientTls, address: &str) {
         let mut held = Vec::new();
         loop {
-            let connected = match dial(address, tls, FLOOD_DIAL_TIMEOUT).await {
-                Ok(mut connection) => match connection.read(&mut [0; 1]).await {
-                    Ok(1) => Ok(held.push(connection)),
-                    _ => Err(()),
-                },
-                Err(_) => Err(()),
-            };
+            let connected = greeted(address, tls).await.map(|connection| held.push(connection));
             self.tally.note(&connected);
             if connected.is_err() {
                 tokio::time::sleep(REFUSED_PAUSE).await;
@@ -260,4 +254,11 @@ impl FloodTask {
             heard = hear => heard,
         }
     }
+}
+
+/// A connection that the broker greets rather than closes.
+async fn greeted(address: &str, tls: &ClientTls) -> Result<ClientStream> {
+    let mut connection = dial(address, tls, FLOOD_DIAL_TIMEOUT).await?;
+    connection.read_exact(&mut [0; 1]).await?;
+    Ok(connection)
 }
