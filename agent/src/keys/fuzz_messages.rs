@@ -95,10 +95,9 @@ fn messages_of_the_broker() {
         peerings: vec![directive],
         envelopes: vec![envelope],
     };
-    let valid = v1::BrokerMessage { body: Some(Body::DesiredState(state)) }.encode_to_vec();
+    let valid = v1::BrokerMessage { body: Some(Body::Desired(state)) }.encode_to_vec();
     fuzz!("broker_message", vec![valid], |bytes: &[u8]| {
-        let Ok(v1::BrokerMessage { body: Some(Body::DesiredState(state)), .. }) = v1::BrokerMessage::decode(bytes)
-        else {
+        let Ok(v1::BrokerMessage { body: Some(Body::Desired(state)), .. }) = v1::BrokerMessage::decode(bytes) else {
             return false;
         };
         for directive in &state.peerings {

@@ -61,12 +61,31 @@ impl CallerLife {
         if !matches!(self.caller, Caller::Cluster(..) | Caller::User(_)) {
             return Ok(());
         }
-        let standing = |state: &State| self.standing(state);
-        if group.read(Consistency::Stale, standing).await?.is_ok() {
-            return Ok(());
+        let here = |state: &State| (self.standing(state), self.is_void(state));
+        match group.read(Consistency::Stale, here).await? {
+            (Ok(()), _) => Ok(()),
+            // No later entry makes it valid, so nobody keeps the leader busy with it.
+            (Err(refusal), true) => Err(refusal.into()),
+            // This broker may lag behind the entry that resumed the institution, or by which the cluster joined again.
+            (Err(_), false) => {
+                Ok(group.read(Consistency::Linearizable, |state: &State| self.standing(state)).await??)
+            }
         }
-        // This broker may lag behind the entry that lifted it.
-        Ok(group.read(Consistency::Linearizable, standing).await??)
+    }
+
+    fn generation(&self) -> u64 {
+        self.peer.as_ref().map_or(0, |peer| peer.generation)
+    }
+
+    fn is_void(&self, state: &State) -> bool {
+        match &self.caller {
+            Caller::Cluster(_, cluster) => state.is_void_for_cluster(cluster, self.generation()),
+            Caller::User(id) => match id.kind() {
+                SpiffeKind::User(name) => state.is_void_for_user(name.as_str(), self.generation()),
+                SpiffeKind::Broker(_) | SpiffeKind::Cluster(_) => false,
+            },
+            Caller::Anonymous | Caller::Broker(_) => false,
+        }
     }
 
     /// Refuses a caller whose certificate is void, or whose institution is suspended, by a state.
@@ -74,7 +93,7 @@ impl CallerLife {
     /// # Errors
     /// A refusal with code `revoked`.
     pub fn standing(&self, state: &State) -> Result<(), Refusal> {
-        let generation = self.peer.as_ref().map_or(0, |peer| peer.generation);
+        let generation = self.generation();
         match &self.caller {
             Caller::Cluster(_, cluster) => state.check_cluster_certificate(cluster, generation),
             Caller::User(id) => match id.kind() {

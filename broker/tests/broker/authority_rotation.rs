@@ -30,12 +30,20 @@ async fn get_federation(federation: &Federation, pem: &IdentityPem) -> v1::GetFe
     client.get_federation(v1::GetFederationRequest {}).await.unwrap().into_inner()
 }
 
+fn admin_dir(federation: &Federation) -> PathBuf {
+    federation.data().with_file_name("admin")
+}
+
+/// The admin's next certificate.
 async fn renewed(federation: &Federation, pem: &IdentityPem) -> IdentityPem {
     let key = KeyAndCsr::generate().unwrap();
     let request = v1::RenewCertificateRequest { csr_der: key.csr.as_bytes().to_vec(), ..Default::default() };
     let mut client = FederationServiceClient::new(client(federation, pem));
     let answer = client.renew_certificate(request).await.unwrap().into_inner();
-    IdentityPem { key: key.key_pem, chain: answer.certificate_pem, ca: answer.ca_pem }
+    let pem = IdentityPem { key: key.key_pem, chain: answer.certificate_pem, ca: answer.ca_pem };
+    // As agents and contexts store it: with no root of a stranger.
+    IdentityDir::new(admin_dir(federation)).renew(&pem).unwrap();
+    pem
 }
 
 struct Rotation {
@@ -71,8 +79,7 @@ async fn intermediate_and_root_rotate_while_streams_stay_open_and_void_what_was_
     let federation = Federation::start().await;
     let member = federation.join("ncc-main").await;
     let agent = FakeAgent::connect(&federation, &member).await.unwrap();
-    let _ = federation.user("admin");
-    let (admin, _) = IdentityDir::new(federation.data().with_file_name("admin")).load().unwrap();
+    let (admin, _) = IdentityDir::new(admin_dir(&federation)).load().unwrap();
     let invited = federation.invite("startup-pc", "before").await.unwrap();
     let root = federation.data().with_file_name("broker-1-root");
     let mut rotation = Rotation { federation, admin, agent, generation: 0 };
@@ -102,16 +109,18 @@ async fn intermediate_and_root_rotate_while_streams_stay_open_and_void_what_was_
     make_intermediate(&second, DAY * 50, PreviousRoot::Dropped, &last).unwrap();
     let forged = identity_of(&stolen, "ncc-main");
     let trusting = |rotation: &Rotation| rotation.federation.channel(&forged);
-    let list = v1::ListClustersRequest::default;
-    FederationServiceClient::new(trusting(&rotation)).list_clusters(list()).await.unwrap();
+    FederationServiceClient::new(trusting(&rotation)).get_federation(v1::GetFederationRequest {}).await.unwrap();
     rotation.install(&last).await;
     rotation.admin = renewed(&rotation.federation, &rotation.admin).await;
     assert_eq!(TlsIdentity::from_pem(&rotation.admin).unwrap().roots().hashes().count(), 1);
-    FederationServiceClient::new(client(&rotation.federation, &rotation.admin)).list_clusters(list()).await.unwrap();
+    FederationServiceClient::new(client(&rotation.federation, &rotation.admin))
+        .get_federation(v1::GetFederationRequest {})
+        .await
+        .unwrap();
     // The listener changes right after the authority does.
     let refused = within("a refusal", async {
         loop {
-            match FederationServiceClient::new(trusting(&rotation)).list_clusters(list()).await {
+            match FederationServiceClient::new(trusting(&rotation)).get_federation(v1::GetFederationRequest {}).await {
                 Ok(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 Err(refused) => return refused,
             }

@@ -18,10 +18,10 @@ pub(crate) fn of_state(text: &str) -> Style {
     match word.trim() {
         "active" | "connected" | "ready" | "established" | "healthy" | "leader" | "yes" | "completed" => GOOD,
         "queued" | "connecting" | "suspect" | "reclaiming" | "ending" | "proposed" | "keys" | "authenticating"
-        | "establishing" | "draining" | "candidate" | "cordoned" | "quarantined" => WAITING,
+        | "establishing" | "draining" | "candidate" | "cordoned" | "quarantined" | "suspended" => WAITING,
         "failed" | "silent" | "unhealthy" | "not ready" | "no answer" | "error" => BAD,
         "ended" if has_failed(reason.trim_end_matches(')')) => BAD,
-        "ended" | "cancelled" | "closed" | "not-submitted" => FAINT,
+        "ended" | "cancelled" | "closed" | "not-submitted" | "evicted" => FAINT,
         _ => Style::new(),
     }
 }

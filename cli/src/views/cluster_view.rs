@@ -91,6 +91,11 @@ impl From<v1::Cluster> for Cluster {
 }
 
 impl Cluster {
+    /// Whether its agent is expected to connect: it is neither evicted nor suspended.
+    pub(crate) const fn is_member(&self) -> bool {
+        self.evicted_at_ms.is_none() && self.suspended_at_ms.is_none()
+    }
+
     fn state(&self) -> &'static str {
         match (self.evicted_at_ms, self.suspended_at_ms) {
             (Some(_), _) => "evicted",

@@ -53,15 +53,26 @@ impl State {
         .at("institution", name))
     }
 
+    /// Whether a cluster's certificate is void, for good.
+    #[must_use]
+    pub fn is_void_for_cluster(&self, cluster: &ClusterId, generation: u64) -> bool {
+        self.clusters.get(cluster).is_some_and(|record| generation < record.void_before)
+    }
+
+    /// Whether a user's certificate is void, for good.
+    #[must_use]
+    pub fn is_void_for_user(&self, name: &str, generation: u64) -> bool {
+        self.revoked_users.get(name).is_some_and(|revoked| generation < revoked.void_before)
+    }
+
     /// Refuses a cluster's certificate if it is void, or if the institution is suspended.
     ///
     /// # Errors
     /// [`Code::Revoked`].
     pub fn check_cluster_certificate(&self, cluster: &ClusterId, generation: u64) -> Result<(), Refusal> {
-        let void = self.clusters.get(cluster).is_some_and(|record| generation < record.void_before);
         // The reason of an eviction says more.
         self.check_part(cluster)?;
-        if void {
+        if self.is_void_for_cluster(cluster, generation) {
             let reason = format!("the certificate of cluster {cluster} is void: another agent joined in its place");
             return Err(Refusal::new(
                 Code::Revoked,

@@ -90,5 +90,6 @@ fn of_request(request: &Request, observed: &Observed) -> Option<Advice> {
 fn of_cluster(cluster: &Cluster, now_ms: u64) -> Option<Advice> {
     let since = age(cluster.since_ms.unwrap_or(0), now_ms);
     let text = format!("cluster {} is silent ({since})", cluster.id);
-    (!cluster.connected).then(|| Advice::new(text, format!("comity cluster show {}", cluster.id)))
+    (cluster.is_member() && !cluster.connected)
+        .then(|| Advice::new(text, format!("comity cluster show {}", cluster.id)))
 }

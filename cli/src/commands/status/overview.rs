@@ -76,9 +76,10 @@ impl Overview {
     /// Sums up the lists.
     pub(super) fn new(observed: Observed, group: GroupHealth, now_ms: u64) -> Self {
         let connected = observed.clusters.iter().filter(|cluster| cluster.connected).count();
+        let members = observed.clusters.iter().filter(|cluster| cluster.is_member()).count();
         Self {
             attention: advice(&observed, &group, now_ms),
-            clusters: ClusterCount { connected, total: observed.clusters.len() },
+            clusters: ClusterCount { connected, total: members },
             gpus: by_class(&observed),
             leases: observed.leases.iter().map(|lease| LeaseLine::new(lease, now_ms)).collect(),
             waiting: waiting_requests(&observed),
