@@ -131,7 +131,7 @@ async fn attack(
         }
     };
     if round.dice.one_in(WRONG_RENEWALS) {
-        federation.broker.lie(|whims| whims.renewal = RenewalWhim::AnotherKey);
+        federation.broker.lie(|whims| whims.renewals = vec![RenewalWhim::AnotherKey]);
     }
     let before = round.ledger.violations().len();
     kind.attack(&mut round).await;

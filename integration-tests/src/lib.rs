@@ -30,7 +30,7 @@ pub use comity::Comity;
 pub use federation::{AgentSpec, Federation, FederationConfig, InventorySource, free_port};
 pub use place::{Launcher, Place};
 pub use process::Process;
-pub use process::secret_search::{Finding, search_files, search_memory};
+pub use process::memory::{Finding, search_files, search_memory};
 pub use process::usage::{memory, processor_time};
 pub use programs::{apply_admission, deploy, program};
 pub use wait::{PATIENCE, until};

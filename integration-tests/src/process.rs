@@ -1,6 +1,6 @@
 //! A process under test with a log file.
 
-pub(crate) mod secret_search;
+pub(crate) mod memory;
 pub(crate) mod usage;
 
 use std::fs::File;

@@ -142,7 +142,7 @@ impl AttackRound<'_> {
     pub(crate) fn renew_wrongly(&mut self) {
         let whims = [RenewalWhim::AnotherKey, RenewalWhim::AnotherCluster, RenewalWhim::AnotherAuthority];
         let renewal = whims[self.dice.index(whims.len())];
-        self.federation.broker.lie(|whims| whims.renewal = renewal);
+        self.federation.broker.lie(|whims| whims.renewals = vec![renewal]);
     }
 
     /// Sends very long texts or lists.

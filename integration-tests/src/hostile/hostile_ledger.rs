@@ -7,7 +7,7 @@ use anyhow::Result;
 use comity_proto::v1;
 
 use super::hostile_federation::{DONOR, HostileFederation, MAX_LENT_GPUS, ORIGIN};
-use crate::process::secret_search::search_files;
+use crate::process::memory::search_files;
 
 /// Violations and what to look for.
 #[derive(Debug, Default)]
