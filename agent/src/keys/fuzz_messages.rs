@@ -102,7 +102,7 @@ fn messages_of_the_broker() {
         };
         for directive in &state.peerings {
             for keys in directive.origin_keys.iter().chain(&directive.donor_keys) {
-                canonical(keys);
+                let _ = canonical(keys);
                 let _ = keys.network.as_ref().map(|network| check_network("campus", network));
             }
         }

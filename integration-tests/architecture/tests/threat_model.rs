@@ -26,16 +26,20 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names of the functions in a file that have a `test` attribute.
-fn tests_in(text: &str) -> BTreeSet<String> {
+/// Names of the functions in a file that have a `test` attribute. In a `program` of tests also of the parts of a test: those
+/// that the file calls, because they share a cluster.
+fn tests_in(text: &str, program: bool) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut is_test = false;
     for line in text.lines().map(str::trim) {
         if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
             is_test = true;
-        } else if let Some((_, rest)) = line.split_once("fn ").filter(|_| is_test) {
+        } else if let Some((before, rest)) = line.split_once("fn ") {
             let name: String = rest.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
-            names.insert(name);
+            let is_part = || program && before == "async " && text.contains(&format!("    {name}(&"));
+            if is_test || is_part() {
+                names.insert(name);
+            }
             is_test = false;
         }
     }
@@ -65,8 +69,11 @@ fn every_threat_names_tests_and_they_exist() {
     let page = fs::read_to_string(workspace().join("docs/threat-model.md")).expect("the page");
     let mut files = Vec::new();
     sources(&workspace(), &mut files);
-    let tests: BTreeSet<String> =
-        files.iter().flat_map(|file| tests_in(&fs::read_to_string(file).unwrap_or_default())).collect();
+    let is_program = |file: &Path| file.components().any(|part| part.as_os_str() == "tests");
+    let tests: BTreeSet<String> = files
+        .iter()
+        .flat_map(|file| tests_in(&fs::read_to_string(file).unwrap_or_default(), is_program(file)))
+        .collect();
     assert!(tests.len() > 1_000, "only {} tests were found", tests.len());
     let threats = threats(&page);
     assert!(threats.len() > 40, "only {} threats were read", threats.len());
@@ -79,9 +86,10 @@ fn every_threat_names_tests_and_they_exist() {
 
 #[test]
 fn a_name_counts_only_if_it_is_a_test() {
-    let text =
-        "#[test]\nfn first() {}\nfn helper() {}\n#[tokio::test(flavor = \"x\")]\n#[ignore]\nasync fn second() {}\n";
-    assert_eq!(tests_in(text), ["first", "second"].map(str::to_owned).into());
+    let text = "#[test]\nfn first() {}\nfn helper() {}\n#[tokio::test(flavor = \"x\")]\n#[ignore]\nasync fn second() {\n\
+                \x20   part(&api).await;\n}\nasync fn part(api: &Api) {}\nasync fn unused(api: &Api) {}\n";
+    assert_eq!(tests_in(text, false), ["first", "second"].map(str::to_owned).into());
+    assert_eq!(tests_in(text, true), ["first", "part", "second"].map(str::to_owned).into());
     let page = "| threat | control | tests |\n|---|---|---|\n| a | b | `one`, `two` |\n\n| x | y | `no` |\n";
     assert_eq!(threats(page), [("a", vec!["one", "two"])]);
 }
