@@ -122,7 +122,7 @@ impl FloodRun {
         // For connections and caches.
         submitter.submit_for(FLOOD_WARM_UP).await?;
         let alone = submitter.submit_for(length).await?;
-        let flooder = Flooder::start(kind, self.channel(MALLORY)?, &self.leader, &self.loud)?;
+        let flooder = Flooder::start(kind, || self.channel(MALLORY), &self.leader, &self.loud)?;
         tokio::time::sleep(FLOOD_WARM_UP).await;
         let before = flooder.counts();
         let flooded = submitter.submit_for(length).await?;

@@ -42,7 +42,7 @@ pub use hostile_federation::Trust;
 pub use hostile_report::HostileReport;
 
 use attack_round::AttackRound;
-use hostile_broker::RenewalWhim;
+use hostile_broker::WrongRenewal;
 use hostile_federation::{HostileFederation, Setup};
 use hostile_ledger::HostileLedger;
 
@@ -131,7 +131,7 @@ async fn attack(
         }
     };
     if round.dice.one_in(WRONG_RENEWALS) {
-        federation.broker.lie(|whims| whims.renewal = RenewalWhim::AnotherKey);
+        federation.broker.lie(|whims| whims.renewals = vec![WrongRenewal::Key]);
     }
     let before = round.ledger.violations().len();
     kind.attack(&mut round).await;

@@ -88,16 +88,17 @@ async fn quotes(client: &RequestServiceClient<comity_runtime::tls::BrokerChannel
 
 #[tokio::test(flavor = "multi_thread")]
 async fn quote_storm_costs_leadership() {
+    const STORMS: usize = 2;
     let federation = Federation::start().await;
     federation.join("polytech-campus").await;
     let mut agent = FakeAgent::connect(&federation, &federation.join("ncc-main").await).await.unwrap();
-    assert_eq!(agent.report(Body::Offer(agent.offer(1, 200))).await.unwrap(), None);
+    assert_eq!(agent.report(Body::Offer(agent.offer(1, 20))).await.unwrap(), None);
     let alice = RequestServiceClient::new(federation.user("alice"));
     let term = *federation.broker().group().leadership().borrow();
 
     let storm = async {
         let (mut answered, mut refused) = (0, 0);
-        for _ in 0..4 {
+        for _ in 0..STORMS {
             let (more_answered, more_refused) = quotes(&alice, CALLS).await;
             (answered, refused) = (answered + more_answered, refused + more_refused);
         }
@@ -106,7 +107,7 @@ async fn quote_storm_costs_leadership() {
     // Another caller gets quotes and submits meanwhile.
     let other = async {
         let mut client = RequestServiceClient::new(federation.user("admin"));
-        for number in 0..5 {
+        for number in 0..2 {
             let policy = v1::GetPolicyRequest::default();
             PolicyServiceClient::new(federation.user("admin")).get_policy(policy).await.unwrap();
             let check = v1::CheckPolicyRequest { bundle: Some(examples()) };
@@ -118,7 +119,7 @@ async fn quote_storm_costs_leadership() {
         }
     };
     let ((answered, refused), ()) = within("the storm", async { tokio::join!(storm, other) }).await;
-    assert_eq!(answered + refused, 4 * CALLS);
+    assert_eq!(answered + refused, STORMS * CALLS);
     assert!(answered >= LONG_CALLS.per_caller && refused >= CALLS, "{answered} answered, {refused} refused");
     assert_eq!(*federation.broker().group().leadership().borrow(), term);
     // After the storm everything is as before.

@@ -7,7 +7,7 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use serde::Serialize;
 
-use self::revocation::{Revocation, RevocationArgs, Revoked};
+use self::revocation::{Revocation, RevocationAnswer, RevocationArgs};
 use super::completions::known_ids;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet};
@@ -91,7 +91,7 @@ impl InstitutionCommand {
 }
 
 impl InstitutionSuspendArgs {
-    async fn run(&self, session: &Session) -> Result<Revoked, Failure> {
+    async fn run(&self, session: &Session) -> Result<RevocationAnswer, Failure> {
         let client = FederationServiceClient::new(session.channel()?);
         let subject = Revocation::Suspension(self.institution.clone());
         self.revocation

@@ -13,7 +13,7 @@ use comity_proto::v1::offer_service_client::OfferServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
-use comity_runtime::tls::dial;
+use comity_runtime::tls::{ClientStream, dial};
 use comity_runtime::{BrokerChannel, BrokerEndpoints, ClientTls, TlsIdentity};
 use tokio::io::AsyncReadExt as _;
 use tokio::runtime::Runtime;
@@ -32,8 +32,8 @@ const FLOOD_CALLS: usize = 64;
 const HELD_PER_TASK: usize = 64;
 /// Nodes of each offer of the flooding agent.
 const FLOOD_NODES: usize = 2_000;
-/// Unacknowledged reports of the flooding agent.
-const REPORTS_IN_FLIGHT: usize = 64;
+/// Reports of the flooding agent that wait for the connection; each has megabytes.
+const REPORTS_IN_FLIGHT: usize = 4;
 /// Timeout of opening a connection.
 const FLOOD_DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a refused connection or stream, so that the flood does not spend its time on refusals alone.
@@ -96,7 +96,7 @@ impl Flooder {
     /// When a certificate is unusable, or no thread starts.
     pub(super) fn start(
         kind: FloodKind,
-        mallory: BrokerChannel,
+        mallory: impl FnOnce() -> Result<BrokerChannel>,
         leader: &BrokerEndpoints,
         loud: &JoinedCluster,
     ) -> Result<Self> {
@@ -109,6 +109,9 @@ impl Flooder {
             })
             .build()?;
         let tally = Arc::new(Tally::default());
+        // Channels work on the threads where they are made.
+        let entered = runtime.enter();
+        let mallory = mallory()?;
         let task = FloodTask { tally: Arc::clone(&tally), mallory, opens_ms: tomorrow_ms()? };
         match kind {
             FloodKind::Reports => {
@@ -130,6 +133,7 @@ impl Flooder {
                 }
             }
         }
+        drop(entered);
         Ok(Self { tally, runtime: Some(runtime) })
     }
 
@@ -203,13 +207,7 @@ impl FloodTask {
     async fn connect(&self, tls: &ClientTls, address: &str) {
         let mut held = Vec::new();
         loop {
-            let connected = match dial(address, tls, FLOOD_DIAL_TIMEOUT).await {
-                Ok(mut connection) => match connection.read(&mut [0; 1]).await {
-                    Ok(1) => Ok(held.push(connection)),
-                    _ => Err(()),
-                },
-                Err(_) => Err(()),
-            };
+            let connected = greeted(address, tls).await.map(|connection| held.push(connection));
             self.tally.note(&connected);
             if connected.is_err() {
                 tokio::time::sleep(REFUSED_PAUSE).await;
@@ -260,4 +258,11 @@ impl FloodTask {
             heard = hear => heard,
         }
     }
+}
+
+/// A connection that the broker greets rather than closes.
+async fn greeted(address: &str, tls: &ClientTls) -> Result<ClientStream> {
+    let mut connection = dial(address, tls, FLOOD_DIAL_TIMEOUT).await?;
+    connection.read_exact(&mut [0; 1]).await?;
+    Ok(connection)
 }

@@ -164,7 +164,8 @@ impl AttackKind {
             Self::ExceedTerm => round.exceed_term(),
             Self::HugeFencingToken => {
                 let token = [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 40][round.dice.index(4)];
-                round.huge_fencing_token(token);
+                let state = [v1::LeaseState::Placed, v1::LeaseState::Ending][round.dice.index(2)];
+                round.huge_fencing_token(token, state);
             }
             Self::ForeignNamespace => round.foreign_namespace(),
             Self::VeryManyLeases => round.very_many_leases(),

@@ -19,6 +19,9 @@ const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
 /// Limit of cleaning up after an attack.
 const CLEAN_UP_TIME: Duration = Duration::from_secs(10);
 
+/// Donors take no lease with a token so far above the last one.
+const UNTAKEN_TOKEN: u64 = 1 << 40;
+
 /// A round.
 pub(crate) struct AttackRound<'a> {
     /// The agents and their broker.
@@ -142,6 +145,8 @@ impl<'a> AttackRound<'a> {
         let forged: Vec<String> = broker.change(|books| {
             let others: Vec<String> = books.leases.keys().filter(|id| **id != self.lease).cloned().collect();
             others.iter().for_each(|lease| books.release(lease));
+            // No donor takes note of these, not even to say that nothing is left of them.
+            books.leases.retain(|_, lease| lease.fencing_token < UNTAKEN_TOKEN);
             let kept = books.leases.get(&self.lease).map(|lease| lease.peering.clone());
             for entry in books.peerings.values_mut() {
                 let is_honest_pair = (entry.peering.origin.as_str(), entry.peering.donor.as_str()) == (ORIGIN, DONOR);

@@ -80,10 +80,15 @@ impl AttackRound<'_> {
         });
     }
 
-    /// Grants a lease under a fencing token far beyond the last one; returns the lease.
-    pub(crate) fn huge_fencing_token(&mut self, token: u64) -> String {
+    /// Names a lease under a fencing token far beyond the last one: one to set up, or one that ends. Returns the lease.
+    pub(crate) fn huge_fencing_token(&mut self, token: u64, state: v1::LeaseState) -> String {
         let (placement, peering) = (self.free(1), self.peering());
-        self.invent(&peering, placement, |lease| lease.fencing_token = token)
+        self.invent(&peering, placement, |lease| {
+            lease.fencing_token = token;
+            lease.set_state(state);
+            // The books wait for the donor.
+            lease.donor_ready = state == v1::LeaseState::Ending;
+        })
     }
 
     /// Invents a lease for a namespace and a tenant of its own choice.

@@ -45,16 +45,15 @@ impl AttackRound<'_> {
     pub(crate) async fn swap_origin(&mut self) -> String {
         let forged = self.forged_peering(IMPOSTOR, DONOR, v1::Side::Origin).await;
         let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
-        let lease = self.invent_forbidden(&forged, placement, UNBOUND, |_| {});
-        self.hide(ORIGIN, &lease);
-        lease
+        self.hide(ORIGIN, &forged);
+        self.invent_forbidden(&forged, placement, UNBOUND, |_| {})
     }
 
-    /// Says nothing of a lease to one side.
-    fn hide(&self, from: &'static str, lease: &str) {
-        let hidden = lease.to_owned();
+    /// Says nothing to one side of leases over a peering.
+    fn hide(&self, from: &'static str, peering: &str) {
+        let hidden = peering.to_owned();
         self.federation.broker.tamper(move |cluster, desired| {
-            desired.leases.retain(|lease| cluster != from || lease.id != hidden);
+            desired.leases.retain(|lease| cluster != from || lease.peering != hidden);
         });
     }
 
@@ -62,12 +61,12 @@ impl AttackRound<'_> {
     /// its own; returns the lease.
     pub(crate) async fn swap_donor(&mut self) -> String {
         let forged = self.forged_peering(ORIGIN, IMPOSTOR, v1::Side::Donor).await;
+        self.hide(DONOR, &forged);
         let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
         let lease = self.invent_forbidden(&forged, placement, UNBOUND, |lease| {
             lease.set_state(v1::LeaseState::Connecting);
             lease.donor_ready = true;
         });
-        self.hide(DONOR, &lease);
         let content = forged_credential(&lease);
         let broker = &self.federation.broker;
         let sealed = broker.read(|books| {

@@ -4,7 +4,7 @@ use comity_proto::v1;
 use prost::Message as _;
 
 use super::attack_round::AttackRound;
-use super::hostile_broker::{AckWhim, RenewalWhim};
+use super::hostile_broker::{AckWhim, WrongRenewal};
 use super::hostile_federation::{DONOR, ORIGIN};
 use crate::chaos::dice::Dice;
 use crate::watch::now_ms;
@@ -140,9 +140,9 @@ impl AttackRound<'_> {
 
     /// From now on renewals return a certificate of somebody else.
     pub(crate) fn renew_wrongly(&mut self) {
-        let whims = [RenewalWhim::AnotherKey, RenewalWhim::AnotherCluster, RenewalWhim::AnotherAuthority];
+        let whims = [WrongRenewal::Key, WrongRenewal::Cluster, WrongRenewal::Authority];
         let renewal = whims[self.dice.index(whims.len())];
-        self.federation.broker.lie(|whims| whims.renewal = renewal);
+        self.federation.broker.lie(|whims| whims.renewals = vec![renewal]);
     }
 
     /// Sends very long texts or lists.

@@ -63,18 +63,15 @@ pub(crate) enum AckWhim {
     Withhold,
 }
 
-/// Which certificate a renewal returns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RenewalWhim {
-    /// One for the agent's key.
-    #[default]
-    Honest,
+/// Which wrong certificate a renewal returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WrongRenewal {
     /// One of the same cluster for another key.
-    AnotherKey,
+    Key,
     /// One for the agent's key under the impostor's name.
-    AnotherCluster,
+    Cluster,
     /// One of another authority.
-    AnotherAuthority,
+    Authority,
 }
 
 /// The lies of the broker beside its books.
@@ -84,8 +81,8 @@ pub(crate) struct Whims {
     pub(crate) tamper: Option<Tamper>,
     /// Acknowledgements.
     pub(crate) acks: AckWhim,
-    /// Renewals.
-    pub(crate) renewal: RenewalWhim,
+    /// Renewals, in turn; honest if there are none.
+    pub(crate) renewals: Vec<WrongRenewal>,
     /// Bytes to send in place of a message, once, by cluster.
     pub(crate) raw: BTreeMap<String, Vec<Vec<u8>>>,
 }
@@ -108,6 +105,8 @@ struct BrokerState {
     whims: Whims,
     refused: Vec<Refused>,
     renewals: u64,
+    /// Numbers of reports that were not acknowledged, by cluster.
+    withheld: BTreeMap<String, Vec<u64>>,
     opened: Vec<OpenedEnvelope>,
     envelopes: Vec<v1::Envelope>,
     sent: BTreeMap<String, Vec<v1::DesiredState>>,
@@ -171,19 +170,18 @@ impl BrokerCore {
         let whim = {
             let mut state = self.lock();
             state.renewals += 1;
-            state.whims.renewal
+            let turn = state.renewals % (state.whims.renewals.len() as u64).max(1);
+            state.whims.renewals.iter().zip(0..).find(|(_, number)| *number == turn).map(|(whim, _)| *whim)
         };
         let (certificate_pem, ca_pem) = match whim {
-            RenewalWhim::Honest => {
-                (self.authority.issue(csr, &cluster, validity).map_err(failed)?.chain_pem, own_root())
-            }
-            RenewalWhim::AnotherCluster => {
+            None => (self.authority.issue(csr, &cluster, validity).map_err(failed)?.chain_pem, own_root()),
+            Some(WrongRenewal::Cluster) => {
                 (self.authority.issue(csr, IMPOSTOR, validity).map_err(failed)?.chain_pem, own_root())
             }
-            RenewalWhim::AnotherKey => {
+            Some(WrongRenewal::Key) => {
                 (self.authority.issue_for_another_key(&cluster, validity).map_err(failed)?.chain, own_root())
             }
-            RenewalWhim::AnotherAuthority => {
+            Some(WrongRenewal::Authority) => {
                 let other = StolenAuthority::create().map_err(failed)?;
                 let issued = other.issue(csr, &cluster, validity).map_err(failed)?;
                 (issued.chain_pem, other.authority().root_pem().to_owned())
@@ -260,7 +258,10 @@ impl BrokerCore {
         self.play(&mut state);
         let ack = match state.whims.acks {
             _ if message.message_id == 0 => None,
-            AckWhim::Withhold => None,
+            AckWhim::Withhold => {
+                state.withheld.entry(cluster.to_owned()).or_default().push(message.message_id);
+                None
+            }
             AckWhim::Honest => Some(v1::Ack { message_id: message.message_id, error: None }),
             AckWhim::Refuse => {
                 let error = v1::ErrorDetail { code: "wrong-state".to_owned(), ..v1::ErrorDetail::default() };
@@ -289,6 +290,11 @@ impl BrokerCore {
         }
         let mut said = state.whims.raw.remove(cluster).unwrap_or_default();
         said.insert(0, encode(Said::Desired(desired)));
+        if state.whims.acks == AckWhim::Honest {
+            let late = state.withheld.remove(cluster).unwrap_or_default();
+            let ack = |message_id| encode(Said::Ack(v1::Ack { message_id, error: None }));
+            said.extend(late.into_iter().map(ack));
+        }
         said
     }
 }
@@ -333,6 +339,7 @@ impl HostileBroker {
                 whims: Whims::default(),
                 refused: Vec::new(),
                 renewals: 0,
+                withheld: BTreeMap::new(),
                 opened: Vec::new(),
                 envelopes: Vec::new(),
                 sent: BTreeMap::new(),

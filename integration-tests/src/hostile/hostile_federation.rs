@@ -267,7 +267,8 @@ impl HostileFederation {
         for agent in std::mem::take(&mut self.agents).into_values() {
             agent.shutdown().await;
         }
-        let store = Store::open(&self.state_dir(DONOR))?;
+        // A task that ends late may hold the lock a little longer.
+        let store = until("the donor's store", SOON, async || Ok(Some(Store::open(&self.state_dir(DONOR))?))).await?;
         let records = store.records();
         let with_origin = records
             .peerings

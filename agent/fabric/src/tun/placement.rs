@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(placed(&case).unwrap(), ["10.1.0.0/16", "100.64.0.0/24"]);
         let part_of_it = Case { networks: &["10.0.0.0/15"], listed: &["10.1.0.0/16"], ..CASE };
         assert!(placed(&part_of_it).unwrap()[0].starts_with("100."));
-        let error = placed(&Case { networks: &["10.0.0.0/9"], listed: &[], ..CASE }).unwrap_err();
+        let error = placed(&Case { networks: &["172.0.0.0/9"], listed: &[], ..CASE }).unwrap_err();
         assert!(error.contains("is in none of liqo.peerNetworks") && error.contains("fabric.tun.remap"), "{error}");
     }
 

@@ -85,7 +85,7 @@ impl Sim {
                 authentication: Authentication::default(),
                 needs_tun: true,
                 peer_networks: vec!["10.0.0.0/8".parse().unwrap()],
-                peer_api_servers: [("other".to_owned(), vec!["192.0.2.0/24".parse().unwrap()])].into(),
+                peer_api_servers: [("donor".to_owned(), vec!["192.0.2.0/24".parse().unwrap()])].into(),
                 remaps: Err("name a network in fabric.tun.remap".to_owned()),
             },
             is_live: true,

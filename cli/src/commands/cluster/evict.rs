@@ -5,7 +5,7 @@ use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 
 use crate::commands::completions::known_ids;
-use crate::commands::institution::revocation::{Revocation, RevocationArgs, Revoked};
+use crate::commands::institution::revocation::{Revocation, RevocationAnswer, RevocationArgs};
 use crate::failure::Failure;
 use crate::session::{Session, call};
 
@@ -36,7 +36,7 @@ pub struct ClusterEvictArgs {
 }
 
 impl ClusterEvictArgs {
-    pub(super) async fn run(&self, session: &Session) -> Result<Revoked, Failure> {
+    pub(super) async fn run(&self, session: &Session) -> Result<RevocationAnswer, Failure> {
         let client = FederationServiceClient::new(session.channel()?);
         let subject = Revocation::Eviction(self.cluster.clone());
         self.revocation

@@ -69,7 +69,7 @@ pub(crate) enum Revocation {
 /// The answer of both commands.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(crate) struct Revoked {
+pub(crate) struct RevocationAnswer {
     /// The evicted cluster or the suspended institution.
     name: String,
     /// Whether nothing was changed.
@@ -90,7 +90,7 @@ impl RevocationArgs {
         &self,
         revocation: Revocation,
         call: impl Fn(bool, v1::LeaseTreatment, String) -> C,
-    ) -> Result<Revoked, Failure>
+    ) -> Result<RevocationAnswer, Failure>
     where
         C: Future<Output = Result<v1::RevocationEffects, Failure>>,
     {
@@ -105,11 +105,11 @@ impl RevocationArgs {
         Ok(self.answer(revocation, call(false, leases, key).await?))
     }
 
-    fn answer(&self, revocation: Revocation, effects: v1::RevocationEffects) -> Revoked {
+    fn answer(&self, revocation: Revocation, effects: v1::RevocationEffects) -> RevocationAnswer {
         let text = consequence(&revocation, self.leases, &effects);
         let (Revocation::Eviction(name) | Revocation::Suspension(name)) = revocation;
         let v1::RevocationEffects { clusters, leases, requests } = effects;
-        Revoked { name, dry_run: self.dry_run, clusters, leases, requests, text }
+        RevocationAnswer { name, dry_run: self.dry_run, clusters, leases, requests, text }
     }
 }
 
@@ -144,7 +144,7 @@ fn counted(count: impl TryInto<u64>, one: &str, more: &str) -> String {
     }
 }
 
-impl Answer for Revoked {
+impl Answer for RevocationAnswer {
     fn table(&self, _now_ms: u64) -> Sheet {
         let prefix = if self.dry_run { "dry run, nothing was changed: " } else { "" };
         format!("{prefix}{}", self.text).as_str().into()

@@ -37,6 +37,7 @@ fn broker_lends_from_a_donor_that_the_origin_does_not_accept() {
         assert_eq!(sim.names(), [""; 0], "an old directive opens nothing, and is refused when the broker is back");
         sim.is_live = true;
     }
+    sim.desired.leases[0].origin_ready = false;
     sim.borrowing = BorrowingPolicy { allowed_donors: set("donor"), ..BorrowingPolicy::default() };
     assert_eq!(sim.settle(), ["open-credential", "accept-credential", "probe"]);
     sim.borrowing = BorrowingPolicy { enabled: false, ..BorrowingPolicy::default() };

@@ -5,7 +5,7 @@ use comity_core::refusal::Code;
 
 use crate::api::rpc_error::RpcError;
 
-/// Estimated bytes of a decoded message: an offer of 10,000 nodes with 16 devices each takes three quarters of it.
+/// Estimated bytes of a decoded message: an offer of 10,000 nodes with 16 devices each takes four fifths of it.
 const MAX_DECODED_BYTES: usize = 160 << 20;
 /// Bytes that a field with a length counts, by its depth: the report, a node, a device, its texts, what is in these.
 const BYTES_BY_DEPTH: [usize; 7] = [512, 256, 320, 48, 96, 96, 96];
