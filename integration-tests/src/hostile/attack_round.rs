@@ -6,7 +6,7 @@ use anyhow::Result;
 use comity_proto::v1;
 
 use super::books::PeeringEntry;
-use super::hostile_federation::{DONOR, HostileFederation, ORIGIN};
+use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER};
 use super::hostile_ledger::HostileLedger;
 use crate::chaos::dice::Dice;
 use crate::wait::until;
@@ -117,7 +117,7 @@ impl<'a> AttackRound<'a> {
         change: impl FnOnce(&mut v1::Lease),
     ) -> String {
         self.federation.broker.change(|books| {
-            let mut lease = books.draft(ORIGIN, peering, placement, now_ms());
+            let mut lease = books.draft(ORIGIN_CLUSTER, peering, placement, now_ms());
             change(&mut lease);
             let id = lease.id.clone();
             books.leases.insert(id.clone(), lease);
@@ -149,7 +149,8 @@ impl<'a> AttackRound<'a> {
             books.leases.retain(|_, lease| lease.fencing_token < UNTAKEN_TOKEN);
             let kept = books.leases.get(&self.lease).map(|lease| lease.peering.clone());
             for entry in books.peerings.values_mut() {
-                let is_honest_pair = (entry.peering.origin.as_str(), entry.peering.donor.as_str()) == (ORIGIN, DONOR);
+                let is_honest_pair =
+                    (entry.peering.origin.as_str(), entry.peering.donor.as_str()) == (ORIGIN_CLUSTER, DONOR_CLUSTER);
                 if !is_honest_pair || kept.as_ref().is_some_and(|kept| *kept != entry.peering.id) {
                     entry.peering.set_state(v1::PeeringState::Draining);
                 } else if entry.played.is_some() || entry.peering.state() == v1::PeeringState::Failed {
@@ -187,11 +188,11 @@ impl<'a> AttackRound<'a> {
 
 /// Whether both agents serve the lease.
 async fn is_served(federation: &HostileFederation, lease: &str) -> Result<bool> {
-    let (origin, donor) = (federation.status(ORIGIN).await?, federation.status(DONOR).await?);
+    let (origin, donor) = (federation.status(ORIGIN_CLUSTER).await?, federation.status(DONOR_CLUSTER).await?);
     Ok(origin.borrowed.contains_key(lease) && donor.lent.contains_key(lease))
 }
 
 /// Whether an honest broker granted the lease. Those of attacks are gone at the end of each round.
 fn is_honest(lease: &v1::Lease) -> bool {
-    lease.origin == ORIGIN && lease.placement.as_ref().is_some_and(|placement| placement.donor == DONOR)
+    lease.origin == ORIGIN_CLUSTER && lease.placement.as_ref().is_some_and(|placement| placement.donor == DONOR_CLUSTER)
 }

@@ -3,11 +3,11 @@
 use comity_proto::v1;
 
 use super::attack_round::AttackRound;
-use super::hostile_federation::{DONOR, MAX_LEASE_SECONDS};
+use super::hostile_federation::{DONOR_CLUSTER, MAX_LEASE_SECONDS};
 
 impl AttackRound<'_> {
     fn free(&self, gpus: usize) -> v1::Placement {
-        self.federation.broker.read(|books| books.place(DONOR, gpus))
+        self.federation.broker.read(|books| books.place(DONOR_CLUSTER, gpus))
     }
 
     /// Grants a number of GPUs that no device stands for; returns the lease.
@@ -28,8 +28,9 @@ impl AttackRound<'_> {
     /// Grants every device of the donor's first node, the reserved one included; returns the lease.
     pub(crate) fn exceed_reserve(&mut self) -> String {
         let placement = self.federation.broker.read(|books| {
-            let first = books.offers.get(DONOR).and_then(|offer| offer.nodes.last()).map(|node| node.id.clone());
-            books.place_on(DONOR, usize::MAX, |node, _| Some(&node.id) == first.as_ref())
+            let first =
+                books.offers.get(DONOR_CLUSTER).and_then(|offer| offer.nodes.last()).map(|node| node.id.clone());
+            books.place_on(DONOR_CLUSTER, usize::MAX, |node, _| Some(&node.id) == first.as_ref())
         });
         self.grant_wrong(placement, "it takes GPUs that the donor reserves")
     }

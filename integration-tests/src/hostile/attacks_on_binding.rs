@@ -5,7 +5,7 @@ use comity_proto::v1;
 use comity_runtime::SecretString;
 
 use super::attack_round::AttackRound;
-use super::hostile_federation::{DONOR, ORIGIN};
+use super::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use super::impostor::{IMPOSTOR, IMPOSTOR_INSTITUTION};
 use crate::watch::now_ms;
 
@@ -14,10 +14,10 @@ const UNBOUND: &str = "its peering is with another cluster than the lease names"
 impl AttackRound<'_> {
     /// Points the active lease at a peering of the donor with the impostor; returns that peering.
     pub(crate) async fn swap_peering(&mut self) -> String {
-        let forged = self.forged_peering(IMPOSTOR, DONOR, v1::Side::Origin).await;
+        let forged = self.forged_peering(IMPOSTOR, DONOR_CLUSTER, v1::Side::Origin).await;
         let (lease, to) = (self.lease.clone(), forged.clone());
         self.federation.broker.tamper(move |cluster, desired| {
-            for lease in desired.leases.iter_mut().filter(|held| cluster == DONOR && held.id == lease) {
+            for lease in desired.leases.iter_mut().filter(|held| cluster == DONOR_CLUSTER && held.id == lease) {
                 lease.peering.clone_from(&to);
             }
         });
@@ -43,9 +43,9 @@ impl AttackRound<'_> {
 
     /// Grants a lease of the honest origin over a peering of the donor with the impostor; returns the lease.
     pub(crate) async fn swap_origin(&mut self) -> String {
-        let forged = self.forged_peering(IMPOSTOR, DONOR, v1::Side::Origin).await;
-        let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
-        self.hide(ORIGIN, &forged);
+        let forged = self.forged_peering(IMPOSTOR, DONOR_CLUSTER, v1::Side::Origin).await;
+        let placement = self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1));
+        self.hide(ORIGIN_CLUSTER, &forged);
         self.invent_forbidden(&forged, placement, UNBOUND, |_| {})
     }
 
@@ -57,12 +57,12 @@ impl AttackRound<'_> {
         });
     }
 
-    /// Grants a lease of the honest donor over a peering of the origin with the impostor, which delivers a credential of
-    /// its own; returns the lease.
+    /// Grants a lease of the honest donor over a peering of the origin with the impostor, which delivers a credential
+    /// of its own; returns the lease.
     pub(crate) async fn swap_donor(&mut self) -> String {
-        let forged = self.forged_peering(ORIGIN, IMPOSTOR, v1::Side::Donor).await;
-        self.hide(DONOR, &forged);
-        let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
+        let forged = self.forged_peering(ORIGIN_CLUSTER, IMPOSTOR, v1::Side::Donor).await;
+        self.hide(DONOR_CLUSTER, &forged);
+        let placement = self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1));
         let lease = self.invent_forbidden(&forged, placement, UNBOUND, |lease| {
             lease.set_state(v1::LeaseState::Connecting);
             lease.donor_ready = true;
@@ -79,15 +79,15 @@ impl AttackRound<'_> {
 
     /// Grants a lease to the impostor itself; returns the lease.
     pub(crate) async fn lend_to_stranger(&mut self) -> String {
-        let forged = self.forged_peering(IMPOSTOR, DONOR, v1::Side::Origin).await;
-        let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
+        let forged = self.forged_peering(IMPOSTOR, DONOR_CLUSTER, v1::Side::Origin).await;
+        let placement = self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1));
         let reason = "the donor's policy does not allow its origin";
         self.invent_forbidden(&forged, placement, reason, |lease| lease.origin = IMPOSTOR.to_owned())
     }
 
     /// Grants a lease over a peering of which only the id exists.
     pub(crate) fn invent_peering(&mut self) {
-        let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
+        let placement = self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1));
         self.invent_forbidden("peer-999999999", placement, UNBOUND, |lease| {
             lease.set_state(v1::LeaseState::Connecting)
         });
@@ -96,13 +96,13 @@ impl AttackRound<'_> {
     /// Says that everything is ready that is not.
     pub(crate) fn lie_that_all_is_ready(&mut self) {
         let forged = self.federation.broker.change(|books| {
-            let forged = books.propose(ORIGIN, DONOR, None);
+            let forged = books.propose(ORIGIN_CLUSTER, DONOR_CLUSTER, None);
             if let Some(entry) = books.peerings.get_mut(&forged) {
                 entry.peering.set_state(v1::PeeringState::Established);
             }
             forged
         });
-        let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
+        let placement = self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1));
         self.invent(&forged, placement, |lease| {
             lease.set_state(v1::LeaseState::Active);
             (lease.donor_ready, lease.origin_ready) = (true, true);

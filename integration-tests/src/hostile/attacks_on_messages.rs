@@ -5,7 +5,7 @@ use prost::Message as _;
 
 use super::attack_round::AttackRound;
 use super::hostile_broker::{AckWhim, WrongRenewal};
-use super::hostile_federation::{DONOR, ORIGIN};
+use super::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use crate::chaos::dice::Dice;
 use crate::watch::now_ms;
 
@@ -17,7 +17,7 @@ const HUGE_LIST: u64 = 20_000;
 impl AttackRound<'_> {
     /// Either agent.
     fn victim(&mut self) -> &'static str {
-        if self.dice.one_in(2) { ORIGIN } else { DONOR }
+        if self.dice.one_in(2) { ORIGIN_CLUSTER } else { DONOR_CLUSTER }
     }
 
     /// Sends an agent what it was sent at some time before, with the old revision or a new one. No lease that ended may
@@ -57,7 +57,7 @@ impl AttackRound<'_> {
         });
         let peering = self.peering();
         self.with_peering(&peering, |entry| entry.begin_epoch(entry.peering.epoch + 1));
-        let placement = self.federation.broker.read(|books| books.place(DONOR, 1));
+        let placement = self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1));
         self.invent(&peering, placement, |_| {});
         self.handshake(&peering).await;
     }
@@ -134,7 +134,7 @@ impl AttackRound<'_> {
     pub(crate) fn lie_in_acknowledgements(&mut self) {
         let acks = if self.dice.one_in(2) { AckWhim::Refuse } else { AckWhim::Withhold };
         self.federation.broker.lie(|whims| whims.acks = acks);
-        let (peering, placement) = (self.peering(), self.federation.broker.read(|books| books.place(DONOR, 1)));
+        let (peering, placement) = (self.peering(), self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1)));
         self.invent(&peering, placement, |_| {});
     }
 

@@ -1,5 +1,5 @@
-//! Two real agents, an origin and a donor, that joined a hostile broker. Where they are hosts without Kubernetes, an echo
-//! API takes the place of the donor's API server, and the origin keeps its kubeconfigs in files.
+//! Two real agents, an origin and a donor, that joined a hostile broker. Where they are hosts without Kubernetes, an
+//! echo API takes the place of the donor's API server, and the origin keeps its kubeconfigs in files.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,10 +26,10 @@ use crate::wait::until;
 use crate::watch::now_ms;
 
 /// The cluster that borrows, and its institution.
-pub(crate) const ORIGIN: &str = "campus";
+pub(crate) const ORIGIN_CLUSTER: &str = "campus";
 const ORIGIN_INSTITUTION: &str = "polytech";
 /// The cluster that lends, and its institution.
-pub(crate) const DONOR: &str = "centre";
+pub(crate) const DONOR_CLUSTER: &str = "centre";
 const DONOR_INSTITUTION: &str = "computing";
 
 /// The donor's own limits: most GPUs lent at a time, GPUs of each node that it keeps, and the longest lease.
@@ -37,7 +37,7 @@ pub(crate) const MAX_LENT_GPUS: u32 = 5;
 pub(crate) const RESERVED_PER_NODE: u32 = 1;
 pub(crate) const MAX_LEASE_SECONDS: u64 = 24 * 3_600;
 /// GPUs of the donor, on two nodes.
-const GPUS_PER_NODE: u32 = 4;
+const NODE_GPUS: u32 = 4;
 
 /// Life of certificates that need no renewal during a test.
 const LONG_VALIDITY: Duration = Duration::from_secs(3_600);
@@ -70,7 +70,7 @@ impl Setup {
     /// A donor that lends to the honest origin alone, and certificates that last.
     pub(crate) const fn new(trust: Trust) -> Self {
         let kubeconfigs = BTreeMap::new();
-        Self { trust, certificate_validity: LONG_VALIDITY, allowed_origins: &[ORIGIN], kubeconfigs }
+        Self { trust, certificate_validity: LONG_VALIDITY, allowed_origins: &[ORIGIN_CLUSTER], kubeconfigs }
     }
 }
 
@@ -101,7 +101,7 @@ impl HostileFederation {
     pub(crate) async fn start(setup: Setup) -> Result<Self> {
         comity_runtime::install_crypto_provider();
         let home = tempfile::Builder::new().prefix("comity-hostile-").tempdir()?;
-        let institutions = [(ORIGIN, ORIGIN_INSTITUTION), (DONOR, DONOR_INSTITUTION)];
+        let institutions = [(ORIGIN_CLUSTER, ORIGIN_INSTITUTION), (DONOR_CLUSTER, DONOR_INSTITUTION)];
         let named = institutions.map(|(cluster, institution)| (cluster.to_owned(), institution.to_owned()));
         let broker = HostileBroker::start(home.path(), named.into(), setup.certificate_validity).await?;
         let keys: BTreeMap<String, IdentityKey> = institutions
@@ -123,7 +123,9 @@ impl HostileFederation {
         }
         let broker = &federation.broker;
         until("the donor's offer", SOON, async || {
-            Ok(broker.read(|books| books.offers.get(DONOR).is_some_and(|offer| offer.nodes.len() == 2)).then_some(()))
+            Ok(broker
+                .read(|books| books.offers.get(DONOR_CLUSTER).is_some_and(|offer| offer.nodes.len() == 2))
+                .then_some(()))
         })
         .await?;
         Ok(federation)
@@ -145,10 +147,13 @@ impl HostileFederation {
                 Some(KubernetesConfig { kubeconfig: Some(kubeconfig.clone()), context: None, unrestricted: true });
         } else {
             let inventory = self.home.path().join(format!("{cluster}.inventory.yaml"));
-            std::fs::write(&inventory, if cluster == DONOR { donor_inventory() } else { "nodes: []\n".to_owned() })?;
+            std::fs::write(
+                &inventory,
+                if cluster == DONOR_CLUSTER { donor_inventory() } else { "nodes: []\n".to_owned() },
+            )?;
             config.inventory_file = Some(inventory);
         }
-        if cluster == DONOR {
+        if cluster == DONOR_CLUSTER {
             config.sharing = LocalPolicy {
                 max_lent_gpus: Some(MAX_LENT_GPUS),
                 allowed_origins: setup.allowed_origins.iter().map(|origin| (*origin).to_owned()).collect(),
@@ -170,7 +175,7 @@ impl HostileFederation {
     /// # Errors
     /// When it does not become active.
     pub(crate) async fn active_lease(&self, gpus: usize) -> Result<String> {
-        let lease = self.broker.change(|books| books.grant(ORIGIN, DONOR, gpus, now_ms()));
+        let lease = self.broker.change(|books| books.grant(ORIGIN_CLUSTER, DONOR_CLUSTER, gpus, now_ms()));
         self.lease_active(&lease).await?;
         Ok(lease)
     }
@@ -211,7 +216,7 @@ impl HostileFederation {
     /// # Errors
     /// When the file is not what the echo API writes.
     pub(crate) fn grants(&self) -> Result<Vec<EchoGrant>> {
-        let Ok(text) = std::fs::read_to_string(self.state_dir(DONOR).join("echo/leases.json")) else {
+        let Ok(text) = std::fs::read_to_string(self.state_dir(DONOR_CLUSTER).join("echo/leases.json")) else {
             return Ok(Vec::new());
         };
         let leases: BTreeMap<String, Value> = serde_json::from_str(&text)?;
@@ -228,7 +233,7 @@ impl HostileFederation {
     /// When the directory cannot be read.
     pub(crate) fn kubeconfigs(&self) -> Result<BTreeMap<String, String>> {
         let mut found = BTreeMap::new();
-        let folder = self.state_dir(ORIGIN).join("kubeconfigs");
+        let folder = self.state_dir(ORIGIN_CLUSTER).join("kubeconfigs");
         // With Kubernetes there are Secrets instead.
         for entry in std::fs::read_dir(folder).into_iter().flatten() {
             let path = entry?.path();
@@ -268,7 +273,8 @@ impl HostileFederation {
             agent.shutdown().await;
         }
         // A task that ends late may hold the lock a little longer.
-        let store = until("the donor's store", SOON, async || Ok(Some(Store::open(&self.state_dir(DONOR))?))).await?;
+        let store =
+            until("the donor's store", SOON, async || Ok(Some(Store::open(&self.state_dir(DONOR_CLUSTER))?))).await?;
         let records = store.records();
         let with_origin = records
             .peerings
@@ -295,7 +301,7 @@ fn vouch(state: &Path, institution: &str, cluster: &str, signing_key: &IdentityK
 fn donor_inventory() -> String {
     let node = |number| {
         format!(
-            "- name: node-{number}\n  cpu: '64'\n  memory: 512Gi\n  gpus:\n  - {{count: {GPUS_PER_NODE}, product: \
+            "- name: node-{number}\n  cpu: '64'\n  memory: 512Gi\n  gpus:\n  - {{count: {NODE_GPUS}, product: \
              NVIDIA-H100-80GB-HBM3, memoryMiB: 81559, architecture: hopper, computeCapability: '9.0', driverVersion: \
              550.127.05}}\n"
         )

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use comity_proto::v1;
 
-use super::hostile_federation::{DONOR, HostileFederation, MAX_LENT_GPUS, ORIGIN};
+use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, MAX_LENT_GPUS, ORIGIN_CLUSTER};
 use crate::process::memory::search_files;
 
 /// Violations and what to look for.
@@ -62,7 +62,7 @@ impl HostileLedger {
         if let Err(error) = federation.check_identities() {
             self.violations.insert(format!("{error:#}"));
         }
-        for cluster in [ORIGIN, DONOR] {
+        for cluster in [ORIGIN_CLUSTER, DONOR_CLUSTER] {
             if let Err(error) = federation.status(cluster).await {
                 self.violations.insert(format!("the agent of {cluster} does not answer: {error:#}"));
             }
@@ -80,11 +80,11 @@ impl HostileLedger {
             let origins = books
                 .peerings
                 .iter()
-                .filter(|(_, entry)| entry.played == Some(v1::Side::Origin) && entry.peering.donor == DONOR);
+                .filter(|(_, entry)| entry.played == Some(v1::Side::Origin) && entry.peering.donor == DONOR_CLUSTER);
             origins.map(|(id, _)| id.clone()).collect()
         });
         for peering in played.iter().filter(|peering| federation.broker.impostor().has_tunnel(peering)) {
-            self.violations.insert(format!("the impostor has a tunnel to {DONOR} over {peering}"));
+            self.violations.insert(format!("the impostor has a tunnel to {DONOR_CLUSTER} over {peering}"));
         }
     }
 
@@ -92,14 +92,15 @@ impl HostileLedger {
         let grants = federation.grants()?;
         let lent = grants.iter().fold(0_u64, |sum, grant| sum.saturating_add(grant.gpus));
         if lent > u64::from(MAX_LENT_GPUS) {
-            self.violations.insert(format!("{DONOR} grants {lent} GPUs and lends at most {MAX_LENT_GPUS}: {grants:?}"));
+            self.violations
+                .insert(format!("{DONOR_CLUSTER} grants {lent} GPUs and lends at most {MAX_LENT_GPUS}: {grants:?}"));
         }
         for grant in &grants {
-            if grant.origin != ORIGIN {
-                self.violations.insert(format!("{DONOR} grants {} to {}", grant.lease, grant.origin));
+            if grant.origin != ORIGIN_CLUSTER {
+                self.violations.insert(format!("{DONOR_CLUSTER} grants {} to {}", grant.lease, grant.origin));
             }
             if let Some(reason) = self.forbidden.get(&grant.lease) {
-                self.violations.insert(format!("{DONOR} grants {}: {reason}", grant.lease));
+                self.violations.insert(format!("{DONOR_CLUSTER} grants {}: {reason}", grant.lease));
             }
         }
         Ok(())

@@ -1,5 +1,5 @@
-//! The calls that an agent makes, answered by the hostile broker. Services are matched by path, so that a new call of the
-//! API needs nothing here until agents make it.
+//! The calls that an agent makes, answered by the hostile broker. Services are matched by path, so that a new call of
+//! the API needs nothing here until agents make it.
 
 use std::convert::Infallible;
 use std::sync::Arc;

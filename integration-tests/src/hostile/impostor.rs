@@ -27,7 +27,7 @@ pub(crate) const IMPOSTOR: &str = "impostor";
 pub(crate) const IMPOSTOR_INSTITUTION: &str = "elsewhere";
 
 /// Domain of the origin's proof that it has the pre-shared key.
-const PROOF_DOMAIN: &[u8] = b"comity-proof-v1";
+const PSK_PROOF_DOMAIN: &[u8] = b"comity-proof-v1";
 const WIREGUARD_SECRET: [u8; 32] = [0x5a; 32];
 const HPKE_SEED: [u8; 32] = [0x6b; 32];
 /// Pre-shared key and nonce where the impostor is the donor.
@@ -174,7 +174,7 @@ impl Impostor {
     fn prove(&self, entry: &PeeringEntry, opened: &[u8]) -> Vec<v1::Envelope> {
         let Some((preshared, nonce)) = opened.split_first_chunk::<32>() else { return Vec::new() };
         self.tunnel(entry, v1::Side::Origin, *preshared);
-        let proof = Sha256::new().chain_update(PROOF_DOMAIN).chain_update(preshared).chain_update(nonce).finalize();
+        let proof = Sha256::new().chain_update(PSK_PROOF_DOMAIN).chain_update(preshared).chain_update(nonce).finalize();
         self.seal(entry, "", "proof", 1, &proof).into_iter().collect()
     }
 

@@ -5,7 +5,7 @@ mod with_api_servers;
 
 use super::attack_round::AttackRound;
 use super::hostile_broker::WrongRenewal;
-use super::hostile_federation::{DONOR, HostileFederation, ORIGIN, SOON, Setup, Trust};
+use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER, SOON, Setup, Trust};
 use super::hostile_ledger::HostileLedger;
 use super::impostor::IMPOSTOR;
 use super::*;
@@ -80,7 +80,7 @@ async fn an_honest_broker_makes_a_lease_active_and_learns_no_secret() {
 /// The harness itself: where the donor's policy allows the impostor, it obtains all that the ledger looks for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_ledger_sees_a_credential_a_tunnel_and_a_grant_of_the_impostor() {
-    let setup = Setup { allowed_origins: &[ORIGIN, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
+    let setup = Setup { allowed_origins: &[ORIGIN_CLUSTER, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
     let mut attacked = Attacked::start(setup).await;
     let mut round = attacked.round().await;
     round.lend_to_stranger().await;
@@ -96,12 +96,12 @@ async fn the_ledger_sees_a_credential_a_tunnel_and_a_grant_of_the_impostor() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_repoints_lease_to_other_peering() {
-    let setup = Setup { allowed_origins: &[ORIGIN, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
+    let setup = Setup { allowed_origins: &[ORIGIN_CLUSTER, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
     let mut attacked = Attacked::start(setup).await;
     let mut round = attacked.round().await;
     let lease = round.lease.clone();
     let peering = round.swap_peering().await;
-    refusal(round.federation, DONOR, &lease).await;
+    refusal(round.federation, DONOR_CLUSTER, &lease).await;
     // The impostor's own peering is lawful here; the lease of another cluster over it is not.
     round.federation.broker.impostor().close(&peering);
     attacked.nothing_was_gained().await;
@@ -112,7 +112,7 @@ async fn broker_relabels_institution_to_skip_pin() {
     let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
     let mut round = attacked.round().await;
     let peering = round.relabel_institution().await;
-    refusal(round.federation, DONOR, &peering).await;
+    refusal(round.federation, DONOR_CLUSTER, &peering).await;
     attacked.nothing_was_gained().await;
 }
 
@@ -122,7 +122,7 @@ async fn broker_swaps_identity_key_between_epochs() {
         let mut attacked = Attacked::start(Setup::new(Trust::FirstUse)).await;
         let mut round = attacked.round().await;
         let peering = round.impersonate(side, "").await;
-        let victim = if side == v1::Side::Origin { DONOR } else { ORIGIN };
+        let victim = if side == v1::Side::Origin { DONOR_CLUSTER } else { ORIGIN_CLUSTER };
         refusal(round.federation, victim, &peering).await;
         attacked.nothing_was_gained().await;
     }
@@ -130,11 +130,11 @@ async fn broker_swaps_identity_key_between_epochs() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_lease_origin_differs_from_peer() {
-    let setup = Setup { allowed_origins: &[ORIGIN, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
+    let setup = Setup { allowed_origins: &[ORIGIN_CLUSTER, IMPOSTOR], ..Setup::new(Trust::FirstUse) };
     let mut attacked = Attacked::start(setup).await;
     let mut round = attacked.round().await;
     let lease = round.swap_origin().await;
-    refusal(round.federation, DONOR, &lease).await;
+    refusal(round.federation, DONOR_CLUSTER, &lease).await;
     let peerings: Vec<String> = round.federation.broker.read(|books| books.peerings.keys().cloned().collect());
     peerings.iter().for_each(|peering| round.federation.broker.impostor().close(peering));
     attacked.nothing_was_gained().await;
@@ -145,7 +145,7 @@ async fn broker_swaps_donor_under_origin() {
     let mut attacked = Attacked::start(Setup::new(Trust::FirstUse)).await;
     let mut round = attacked.round().await;
     let lease = round.swap_donor().await;
-    refusal(round.federation, ORIGIN, &lease).await;
+    refusal(round.federation, ORIGIN_CLUSTER, &lease).await;
     attacked.nothing_was_gained().await;
 }
 
@@ -155,7 +155,7 @@ async fn broker_zero_devices_huge_resource_count() {
     let mut round = attacked.round().await;
     for count in [64, u64::MAX] {
         let lease = round.zero_devices(count);
-        refusal(round.federation, DONOR, &lease).await;
+        refusal(round.federation, DONOR_CLUSTER, &lease).await;
     }
     attacked.nothing_was_gained().await;
 }
@@ -165,7 +165,7 @@ async fn broker_placement_exceeds_local_reserve() {
     let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
     let mut round = attacked.round().await;
     let lease = round.exceed_reserve();
-    refusal(round.federation, DONOR, &lease).await;
+    refusal(round.federation, DONOR_CLUSTER, &lease).await;
     attacked.nothing_was_gained().await;
 }
 
@@ -176,7 +176,7 @@ async fn broker_fencing_token_max_wedges_donor() {
     // A lease that ends is noted, too, so it must not move the fence either.
     for (token, state) in [(u64::MAX, v1::LeaseState::Placed), (1 << 63, v1::LeaseState::Ending)] {
         let lease = round.huge_fencing_token(token, state);
-        refusal(round.federation, DONOR, &lease).await;
+        refusal(round.federation, DONOR_CLUSTER, &lease).await;
     }
     // Another honest lease becomes active.
     attacked.nothing_was_gained().await;
@@ -192,7 +192,9 @@ async fn broker_restores_old_snapshot_revives_lease() {
         state.leases.iter().any(|held| held.id == lease && held.state() == v1::LeaseState::Active)
     };
     let find = |cluster| broker.sent(cluster).into_iter().rev().find(holds);
-    let old = until("a state with the active lease", SOON, async || Ok(find(ORIGIN).zip(find(DONOR)))).await.unwrap();
+    let old = until("a state with the active lease", SOON, async || Ok(find(ORIGIN_CLUSTER).zip(find(DONOR_CLUSTER))))
+        .await
+        .unwrap();
     broker.change(|books| books.release(&lease));
     until("the lease to end", SOON, async || Ok(broker.read(|books| !books.leases.contains_key(&lease)).then_some(())))
         .await
@@ -202,7 +204,7 @@ async fn broker_restores_old_snapshot_revives_lease() {
     round.ledger.forbid(&lease, "it ended before");
     let (at_origin, at_donor) = old;
     broker.tamper(move |cluster, desired| {
-        let old = if cluster == ORIGIN { &at_origin } else { &at_donor };
+        let old = if cluster == ORIGIN_CLUSTER { &at_origin } else { &at_donor };
         *desired = v1::DesiredState { revision: desired.revision, ..old.clone() };
     });
     attacked.nothing_was_gained().await;

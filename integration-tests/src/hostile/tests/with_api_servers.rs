@@ -3,11 +3,11 @@
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 
 use super::{Attacked, refusal};
-use crate::hostile::hostile_federation::{DONOR, ORIGIN, Setup, Trust};
+use crate::hostile::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER, Setup, Trust};
 use crate::{apply_admission, until};
 
 /// Tenant of the leases of [`Books`](crate::hostile::books::Books), and a namespace of it.
-const TENANT: &str = "poly-ml";
+const LEASE_TENANT: &str = "poly-ml";
 const OWN: &str = "team-a";
 /// A namespace of another tenant.
 const FOREIGN: &str = "team-b";
@@ -27,16 +27,17 @@ async fn broker_invents_lease_for_foreign_namespace() {
         plane(dir.path(), "origin", vec![SimulatedNode::without_gpus("campus-1")]),
         plane(dir.path(), "donor", vec![SimulatedNode::h100("centre-1", 4), SimulatedNode::h100("centre-2", 4)]),
     );
-    for (namespace, tenant) in [(OWN, TENANT), (FOREIGN, "another")] {
+    for (namespace, tenant) in [(OWN, LEASE_TENANT), (FOREIGN, "another")] {
         origin.kubectl(&["create", "namespace", namespace]).await.unwrap();
         origin.kubectl(&["label", "namespace", namespace, &format!("comity.dev/tenant={tenant}")]).await.unwrap();
     }
-    let kubeconfigs = [(ORIGIN, origin.admin_kubeconfig_path()), (DONOR, donor.admin_kubeconfig_path())];
+    let kubeconfigs =
+        [(ORIGIN_CLUSTER, origin.admin_kubeconfig_path()), (DONOR_CLUSTER, donor.admin_kubeconfig_path())];
     let setup = Setup { kubeconfigs: kubeconfigs.into(), ..Setup::new(Trust::Pinned) };
     let mut attacked = Attacked::start(setup).await;
     let mut round = attacked.round().await;
     let peering = round.peering();
-    let place = |gpus| move |books: &crate::hostile::books::Books| books.place(DONOR, gpus);
+    let place = |gpus| move |books: &crate::hostile::books::Books| books.place(DONOR_CLUSTER, gpus);
 
     // In the tenant's own namespace a lease works, so that the refusals below are about what they name.
     let placement = round.federation.broker.read(place(1));
@@ -48,13 +49,13 @@ async fn broker_invents_lease_for_foreign_namespace() {
 
     let placement = round.federation.broker.read(place(1));
     let foreign = round.invent(&peering, placement, |lease| lease.target_namespace = FOREIGN.to_owned());
-    let code = refusal(round.federation, ORIGIN, &foreign).await;
+    let code = refusal(round.federation, ORIGIN_CLUSTER, &foreign).await;
     assert_eq!(code, "foreign-target-namespace");
     assert_eq!(secrets(FOREIGN).await, "");
 
     // A count without devices makes no namespace, and thus no quota, on the donor.
     let counted = round.zero_devices(64);
-    refusal(round.federation, DONOR, &counted).await;
+    refusal(round.federation, DONOR_CLUSTER, &counted).await;
     let namespaces = donor.kubectl(&["get", "namespaces", "-o", "name"]).await.unwrap();
     assert!(!namespaces.contains(&format!("comity-{counted}")), "{namespaces}");
     let gpus = "jsonpath={.spec.hard.requests\\.nvidia\\.com/gpu}";
