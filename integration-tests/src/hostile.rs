@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The agents are the real ones, in this process, with real TLS, handshakes, seals and tunnels. Each attack changes one
-//! thing of what an honest broker would say. The ledger shares no code with the agents: it looks at their disks, at what
-//! the impostor's keys open, and at the impostor's end of each tunnel. A broker may always end leases and keep agents
+//! thing of what an honest broker would say. The ledger shares no code with the agents: it looks at their disks, at
+//! what the impostor's keys open, and at the impostor's end of each tunnel. A broker may always end leases and keep agents
 //! from working. It may not obtain a credential, a tunnel or a grant that the donor's own policy does not allow, and
 //! once it is honest again, leases must become active again.
 
@@ -21,6 +21,7 @@ mod attacks_on_arithmetic;
 mod attacks_on_binding;
 mod attacks_on_messages;
 mod books;
+mod broker_core;
 mod hostile_broker;
 mod hostile_federation;
 mod hostile_ledger;
@@ -42,7 +43,7 @@ pub use hostile_federation::Trust;
 pub use hostile_report::HostileReport;
 
 use attack_round::AttackRound;
-use hostile_broker::WrongRenewal;
+use broker_core::WrongRenewal;
 use hostile_federation::{HostileFederation, Setup};
 use hostile_ledger::HostileLedger;
 

@@ -4,7 +4,7 @@ use comity_proto::v1;
 use prost::Message as _;
 
 use super::attack_round::AttackRound;
-use super::hostile_broker::{AckWhim, WrongRenewal};
+use super::broker_core::{AckWhim, WrongRenewal};
 use super::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use crate::chaos::dice::Dice;
 use crate::watch::now_ms;

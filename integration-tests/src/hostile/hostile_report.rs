@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::attack_kind::AttackKind;
-use super::hostile_broker::Refused;
+use super::broker_core::Refused;
 
 /// The result of a run.
 #[derive(Debug)]

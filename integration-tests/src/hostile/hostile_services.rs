@@ -13,7 +13,7 @@ use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::Service;
 
-use super::hostile_broker::BrokerCore;
+use super::broker_core::BrokerCore;
 use super::raw_codec::RawCodec;
 
 /// Largest message of an agent.

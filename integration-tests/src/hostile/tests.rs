@@ -4,7 +4,7 @@
 mod with_api_servers;
 
 use super::attack_round::AttackRound;
-use super::hostile_broker::WrongRenewal;
+use super::broker_core::WrongRenewal;
 use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER, SOON, Setup, Trust};
 use super::hostile_ledger::HostileLedger;
 use super::impostor::IMPOSTOR;
