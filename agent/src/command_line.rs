@@ -62,7 +62,7 @@ enum Action {
     Doctor(Box<DoctorArgs>),
     /// Prints which pods hold which device.
     Devices(Box<DevicesArgs>),
-    /// Prints an inventory file with every field, for a host without Kubernetes.
+    /// Prints an inventory file, for a host without Kubernetes.
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
     IdentityKey(Box<Settings>),
@@ -73,7 +73,7 @@ enum Action {
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
     ReadDevices(ReadDevicesSettings),
-    /// For the cluster's owner: prints the policies of lending through Liqo.
+    /// For the cluster's owner: prints the policies for Liqo.
     LiqoPolicies(Box<Settings>),
     /// For the cluster's owner: installs the admission webhooks.
     #[command(subcommand)]
@@ -182,7 +182,7 @@ mod tests {
     fn a_secret_in_the_place_of_a_file_is_not_printed() {
         let kubeconfig = "apiVersion: v1\nkind: Config\nusers:\n- name: a\n  user:\n    token: s3cret\n";
         for secret in [kubeconfig, "iVBq9Yg3Zk0pWm7xT5uR2sE8nL4cJ6hD1fGbAoQvXyM="] {
-            for words in [["run", "--config"], ["node", "--kubeconfig"], ["run", "--kubeconfig"]] {
+            for words in [["run", "--config"], ["node", "--kubeconfig"]] {
                 let line = ["comity-agent"].iter().chain(&words).chain([&secret]).map(ToString::to_string);
                 let line: Vec<String> = line.collect();
                 let words: Vec<&str> = line.iter().map(String::as_str).collect();

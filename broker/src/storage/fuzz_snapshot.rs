@@ -10,9 +10,8 @@ use comity_fuzz::fuzz;
 use sha2::{Digest as _, Sha256};
 
 use super::replica::Replicated;
-use super::snapshot_file::{read, write};
+use super::snapshot_file::{DIGEST_BYTES, read, write};
 
-const DIGEST_BYTES: usize = 32;
 /// A state of some size, as a release wrote it.
 const STATE: &[u8] = include_bytes!("../../core/tests/data/snapshot-1.json");
 

@@ -20,7 +20,7 @@ use crate::storage::storage_error::StorageError;
 
 const MAGIC: &[u8; 8] = b"COMITYSN";
 const SNAPSHOT_FORMAT: u16 = 1;
-const DIGEST_BYTES: usize = 32;
+pub(super) const DIGEST_BYTES: usize = 32;
 /// Members and a place in the log.
 const MAX_HEADER_BYTES: usize = 1 << 20;
 /// Maximum bytes of a snapshot file.

@@ -219,7 +219,7 @@ impl Federation {
     pub(crate) async fn join(&self, cluster: &str) -> Member {
         let invited = self.invite(cluster, &format!("invite-{cluster}")).await.unwrap();
         let token: JoinToken = invited.token.parse().unwrap();
-        assert_eq!(token.brokers.addresses(), [self.broker().client_addr().to_string()]);
+        assert!(token.brokers.addresses().contains(&self.broker().client_addr().to_string()));
         let identity = IdentityKey::generate(&SystemEntropy);
         let (request, key) = join_request(cluster, token.secret.expose(), &identity);
         let tls = ClientTls::pinned(token.ca_sha256, token.id.trust_domain().clone());

@@ -60,8 +60,8 @@ fn redact_private_keys(text: &str) -> String {
     out
 }
 
-/// The values of keys such as `token:` in YAML or JSON: the key begins a line, is indented, or is in quotes, so that a
-/// sentence such as "give a token: …" stays.
+/// The values of keys such as `token:` in YAML or JSON: the key begins a line, is indented, is in quotes or follows
+/// another key, as in YAML whose lines were joined. A sentence such as "give a token: …" stays.
 fn redact_kubeconfig_values(text: &str) -> String {
     let mut out = text.to_owned();
     for key in SECRET_KEYS {
@@ -70,7 +70,8 @@ fn redact_kubeconfig_values(text: &str) -> String {
             let start = from + found;
             from = start + key.len();
             let before = &out[..start];
-            let begins = ["\n", "\\n", "  ", "\"", "\\\"", "- "].iter().any(|mark| before.ends_with(mark));
+            let begins =
+                ["\n", "\\n", "  ", "\"", "\\\"", "- ", ": ", "[redacted] "].iter().any(|mark| before.ends_with(mark));
             let after = &out[from..];
             let value = after.trim_start_matches(['\\', '"']).strip_prefix(':').map(str::trim_start);
             let Some(value) = value.filter(|_| begins) else { continue };
@@ -171,6 +172,8 @@ mod tests {
         let yaml = "apiVersion: v1\nusers:\n- name: a\n  user:\n    token: s3cret\n    password: \"hunter2\"\n";
         let expected = yaml.replace("s3cret", REDACTED).replace("hunter2", REDACTED);
         assert_eq!(redact_secrets(yaml), expected);
+        let joined = yaml.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(!redact_secrets(&joined).contains("s3cret") && !redact_secrets(&joined).contains("hunter2"));
         let quoted = format!("{yaml:?}");
         assert!(!redact_secrets(&quoted).contains("s3cret") && !redact_secrets(&quoted).contains("hunter2"));
         let json = r#"{"users":[{"user":{"token":"s3cret","client-key-data":"Zm9v"}}]}"#;

@@ -18,7 +18,7 @@ use crate::{PresharedKey, WireguardKey};
 
 const DONOR: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const ORIGIN: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
-const PORT: u16 = 6443;
+const FUZZED_PORT: u16 = 6443;
 
 /// A socket that takes everything.
 struct Nowhere;
@@ -71,18 +71,18 @@ fn datagrams() {
 
 #[test]
 fn packets_from_the_tunnel() {
-    let mut reset = syn(ORIGIN, DONOR, PORT);
+    let mut reset = syn(ORIGIN, DONOR, FUZZED_PORT);
     reset[53] = 4;
-    let mut data = syn(ORIGIN, DONOR, PORT);
+    let mut data = syn(ORIGIN, DONOR, FUZZED_PORT);
     data[5] += 8;
     data[53] = 0x18;
     data.extend([0x55; 8]);
-    fuzz!("inner_packet", vec![syn(ORIGIN, DONOR, PORT), reset, data], |packets: &[u8]| {
+    fuzz!("inner_packet", vec![syn(ORIGIN, DONOR, FUZZED_PORT), reset, data], |packets: &[u8]| {
         let now = Instant::now();
         let mut stack = Netstack::new(DONOR, ORIGIN, 1, now);
-        assert!(stack.listen(PORT));
+        assert!(stack.listen(FUZZED_PORT));
         // A connection that is being opened, so that later packets meet one.
-        stack.receive(&syn(ORIGIN, DONOR, PORT), now);
+        stack.receive(&syn(ORIGIN, DONOR, FUZZED_PORT), now);
         for (number, packet) in packets.chunks(68).chain([packets]).enumerate() {
             let now = now + Duration::from_millis(number as u64);
             stack.receive(packet, now);

@@ -29,14 +29,14 @@ pub(super) struct OwnCapacity<'a> {
 
 /// The leases that hold capacity here, by this agent's own records.
 pub(super) struct Ledger<'a> {
-    held: Vec<HeldLease<'a>>,
+    held: Vec<AdmittedLease<'a>>,
     /// Admitted by this plan.
     planned: Vec<(LeaseId, AdmittedCapacity)>,
 }
 
 /// A lease that holds capacity here.
 #[derive(Clone, Copy)]
-struct HeldLease<'a> {
+struct AdmittedLease<'a> {
     id: LeaseId,
     capacity: &'a AdmittedCapacity,
     /// Whether a broker still wants it; if not, its capacity is about to be free.
@@ -48,7 +48,7 @@ impl<'a> Ledger<'a> {
     pub(super) fn of(records: &'a Records, desired: &DesiredState) -> Self {
         let wanted: BTreeSet<LeaseId> =
             desired.leases.iter().filter(|lease| lease.is_wanted()).map(|lease| lease.id).collect();
-        let held = records.donors.values().filter(|record| !record.removed).map(|record| HeldLease {
+        let held = records.donors.values().filter(|record| !record.removed).map(|record| AdmittedLease {
             id: record.lease,
             capacity: &record.capacity,
             is_wanted: wanted.contains(&record.lease),
@@ -66,8 +66,8 @@ impl<'a> Ledger<'a> {
         self.all().fold(0, |sum: u64, held| sum.saturating_add(held.capacity.milli()))
     }
 
-    fn all(&self) -> impl Iterator<Item = HeldLease<'_>> {
-        let planned = self.planned.iter().map(|(id, capacity)| HeldLease { id: *id, capacity, is_wanted: true });
+    fn all(&self) -> impl Iterator<Item = AdmittedLease<'_>> {
+        let planned = self.planned.iter().map(|(id, capacity)| AdmittedLease { id: *id, capacity, is_wanted: true });
         self.held.iter().copied().chain(planned)
     }
 }
@@ -274,7 +274,7 @@ fn check_node(own: OwnCapacity<'_>, node: &Node, part: &AdmittedPart) -> Result<
 struct Others<'a>(Vec<(LeaseId, &'a AdmittedPart)>);
 
 impl<'a> Others<'a> {
-    fn on(held: impl Iterator<Item = HeldLease<'a>>, node: &str) -> Self {
+    fn on(held: impl Iterator<Item = AdmittedLease<'a>>, node: &str) -> Self {
         Self(held.filter_map(|held| Some((held.id, held.capacity.nodes.get(node)?))).collect())
     }
 

@@ -34,7 +34,7 @@ Examples:
 'comity-agent identity-key' prints the identity key on the cluster. The voucher
 goes into the field voucher of its agent's configuration.
 ";
-const CHECK_EXAMPLES: &str = "\
+const VOUCHER_CHECK_EXAMPLES: &str = "\
 Examples:
   comity cluster voucher check ed25519:... --cluster ncc-main \\
     --institution national-centre --identity-key ed25519:... --key ed25519:...
@@ -88,7 +88,7 @@ pub struct VoucherCreateArgs {
 
 /// `comity cluster voucher check`.
 #[derive(Debug, Args)]
-#[command(after_help = CHECK_EXAMPLES)]
+#[command(after_help = VOUCHER_CHECK_EXAMPLES)]
 pub struct VoucherCheckArgs {
     /// The voucher
     voucher: IdentitySignature,
