@@ -182,14 +182,9 @@ mod tests {
     fn a_secret_in_the_place_of_a_file_is_not_printed() {
         let kubeconfig = "apiVersion: v1\nkind: Config\nusers:\n- name: a\n  user:\n    token: s3cret\n";
         for secret in [kubeconfig, "iVBq9Yg3Zk0pWm7xT5uR2sE8nL4cJ6hD1fGbAoQvXyM="] {
-            for words in [["run", "--config"], ["node", "--kubeconfig"]] {
-                let line = ["comity-agent"].iter().chain(&words).chain([&secret]).map(ToString::to_string);
-                let line: Vec<String> = line.collect();
-                let words: Vec<&str> = line.iter().map(String::as_str).collect();
-                let text = without_secrets(&ended(&words).expect("it is no file").1);
-                assert!(!text.contains("s3cret") && !text.contains("Zk0pWm7xT5uR2"), "{text}");
-                assert!(text.contains(SECRET_HINT), "{text}");
-            }
+            let text = without_secrets(&ended(&["comity-agent", "run", "--config", secret]).expect("it is no file").1);
+            assert!(!text.contains("s3cret") && !text.contains("Zk0pWm7xT5uR2"), "{text}");
+            assert!(text.contains(SECRET_HINT), "{text}");
         }
     }
 

@@ -24,7 +24,8 @@ pub fn checksums(lock: &str) -> BTreeMap<(String, String), Option<String>> {
 /// Makes the bill of materials of the workspace.
 ///
 /// `metadata` is the answer of `cargo metadata --format-version 1`, and `lock` the text of `Cargo.lock`. A component has
-/// the scope `required` if a program that is shipped links it or is built with it, and `excluded` if only tests use it.
+/// the scope `required` if a program that is shipped links it or is built with it, and `excluded` if only tests use it, or
+/// if it is in the lock and not in the metadata: then only another platform needs it.
 /// The same input gives the same bytes: there is neither a time nor a random serial number.
 ///
 /// # Errors
@@ -46,6 +47,11 @@ pub fn bill_of_materials(metadata: &Value, lock: &str) -> Result<Value, String> 
             component(package, checksum.as_deref(), shipped.contains(text(&package["id"])))
         })
         .collect();
+    let listed: BTreeSet<String> = components.iter().map(|it| text(&it["bom-ref"]).to_owned()).collect();
+    let others = checksums.iter().map(|((name, version), checksum)| {
+        component(&json!({"name": name, "version": version}), checksum.as_deref(), false)
+    });
+    components.extend(others.filter(|other| !listed.contains(text(&other["bom-ref"]))));
     components.sort_by_key(|component| text(&component["bom-ref"]).to_owned());
     let mut dependencies: Vec<Value> = Vec::with_capacity(nodes.len());
     for node in &nodes {
