@@ -5,8 +5,10 @@ use std::io;
 
 use comity_types::{is_steering, printable_json};
 
-/// Writes events. The formatter hands each over whole, and escapes the ESC of its values itself, so that any left are the
-/// colours of the formatter.
+/// The formatter's colours and their end, after ESC.
+const COLOURS: [&str; 10] = ["[0m", "[1m", "[2m", "[3m", "[31m", "[32m", "[33m", "[34m", "[35m", "[36m"];
+
+/// Writes events, which the formatter hands over whole.
 pub(super) struct LogLine<W> {
     writer: W,
     form: Form,
@@ -37,8 +39,8 @@ impl<W: io::Write> io::Write for LogLine<W> {
         let line = text.strip_suffix('\n').unwrap_or(&text);
         let shown = match self.form {
             Form::Json => printable_json(line),
-            Form::Plain => escaped(line, is_steering),
-            Form::Coloured => escaped(line, |c| is_steering(c) && c != '\u{1b}'),
+            Form::Plain => escaped(line, &[]),
+            Form::Coloured => escaped(line, &COLOURS),
         };
         // One write: lines of several threads do not mix.
         self.writer.write_all(format!("{shown}\n").as_bytes())?;
@@ -50,13 +52,22 @@ impl<W: io::Write> io::Write for LogLine<W> {
     }
 }
 
-fn escaped(line: &str, hides: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !line.chars().any(&hides) {
+/// Shows steering characters as escapes, but for those that begin one of the `colours`.
+fn escaped<'a>(line: &'a str, colours: &[&str]) -> Cow<'a, str> {
+    if !line.chars().any(is_steering) {
         return Cow::Borrowed(line);
     }
     let mut out = String::with_capacity(line.len() + 16);
-    for character in line.chars() {
-        if hides(character) { out.extend(character.escape_default()) } else { out.push(character) }
+    for (at, character) in line.char_indices() {
+        let is_colour = || {
+            let rest = line[at..].strip_prefix('\u{1b}');
+            rest.is_some_and(|rest| colours.iter().any(|colour| rest.starts_with(colour)))
+        };
+        if is_steering(character) && !is_colour() {
+            out.extend(character.escape_default())
+        } else {
+            out.push(character)
+        }
     }
     Cow::Owned(out)
 }
@@ -68,6 +79,7 @@ mod tests {
     use comity_types::is_printable_text;
     use tracing_subscriber::layer::SubscriberExt as _;
 
+    use super::COLOURS;
     use crate::telemetry::{LogFormat, log_lines};
 
     #[derive(Clone, Default)]
@@ -105,7 +117,7 @@ mod tests {
         for (format, coloured) in [(LogFormat::Text, false), (LogFormat::Text, true), (LogFormat::Json, false)] {
             let log = logged(format, coloured);
             assert_eq!(log.lines().count(), 1, "{log:?}");
-            let shown = log.replace("\u{1b}[", "");
+            let shown = COLOURS.iter().fold(log.clone(), |log, colour| log.replace(&format!("\u{1b}{colour}"), ""));
             let shown = if coloured { &shown } else { &log };
             assert!(is_printable_text(shown) && log.contains("everything is fine"), "{log:?}");
         }
