@@ -7,7 +7,9 @@ use comity_proto::v1;
 use comity_types::{LeaseId, PeeringId};
 
 use super::MAX_OUTBOX;
-use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey};
+use crate::record::{
+    DonorRecord, LiqoRecord, MAX_FENCE_STEP, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
+};
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dirty {
@@ -59,9 +61,11 @@ impl Change<'_> {
         }
     }
 
-    /// Inserts or replaces.
+    /// Inserts or replaces. The fence rises to the record's token, unless that is further than a broker that works as it
+    /// should would go.
     pub fn put_donor(&mut self, record: DonorRecord) {
-        if record.fencing_token > self.records.fence {
+        let fence = self.records.fence;
+        if record.fencing_token > fence && record.fencing_token <= fence.saturating_add(MAX_FENCE_STEP) {
             self.records.fence = record.fencing_token;
             self.dirty.insert(Dirty::Fence);
         }

@@ -13,8 +13,8 @@ use comity_types::{Delivery, LeaseId, PeeringId, Side};
 use super::tables::DONORS;
 use super::*;
 use crate::record::{
-    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, LeasePeer, LiqoRecord, OriginRecord, PeerRecord,
-    RefusedKey, ReportKey, SecretBlob, Trust,
+    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, LeasePeer, LiqoRecord, MAX_FENCE_STEP, OriginRecord,
+    PeerRecord, RefusedKey, ReportKey, SecretBlob, Trust,
 };
 
 fn heartbeat() -> v1::agent_message::Body {
@@ -68,6 +68,23 @@ fn put_one_of_each(change: &mut Change<'_>) {
     change.put_liqo(exchange());
     change.put_closed(PeeringId(1), 2);
     change.send(ReportKey::Clean(LeaseId(1)), clean(7));
+}
+
+#[tokio::test]
+async fn the_fence_takes_no_step_that_no_honest_broker_takes() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(&home.path().join("state")).unwrap();
+    let put = |lease, token| {
+        store.update(move |change| {
+            change.put_donor(DonorRecord::new(LeaseId(lease), token, Delivery::default()));
+        })
+    };
+    for (lease, token, fence) in
+        [(1, 7, 7), (2, u64::MAX, 7), (3, MAX_FENCE_STEP + 8, 7), (4, MAX_FENCE_STEP + 7, MAX_FENCE_STEP + 7)]
+    {
+        put(lease, token).await.unwrap();
+        assert_eq!((store.records().fence, store.records().donors.len()), (fence, lease as usize), "{token}");
+    }
 }
 
 #[tokio::test]
