@@ -14,7 +14,7 @@ use comity_testkit::{Binaries, LiqoConfig, LiqoVersion, Needs, RealCluster, Real
 use serde_json::Value;
 
 use crate::federation::{AgentSpec, Federation, FederationConfig, InventorySource};
-use crate::place::Place;
+use crate::process::place::Place;
 use crate::wait::{PATIENCE, until};
 use crate::watch::{Seen, Watch, now_ms};
 

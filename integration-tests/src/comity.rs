@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::place::Place;
+use crate::process::place::Place;
 use crate::programs::{program, utf8};
 use crate::wait::PATIENCE;
 

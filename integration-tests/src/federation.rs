@@ -19,7 +19,7 @@ pub(crate) use ports::Ports;
 pub use ports::free_port;
 
 use crate::comity;
-use crate::place::Place;
+use crate::process::place::Place;
 use crate::programs::{run, utf8};
 use crate::wait::{PATIENCE, until};
 

@@ -23,7 +23,7 @@ use crate::federation::broker_api::{JoinedCluster, invite, join, user_channel};
 use crate::federation::{Federation, FederationConfig};
 use crate::growth::inventory;
 use crate::growth::member::Member;
-use crate::place::Place;
+use crate::process::place::Place;
 use crate::programs::{run as run_program, utf8};
 
 use flood_report::FloodRow;

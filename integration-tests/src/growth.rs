@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::federation::broker_api::user_channel;
 use crate::federation::{Federation, FederationConfig};
-use crate::place::Place;
+use crate::process::place::Place;
 use crate::process::usage::memory;
 use crate::wait::{PATIENCE, until};
 use borrower::Borrower;

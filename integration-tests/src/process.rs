@@ -1,6 +1,7 @@
 //! A process under test with a log file.
 
 pub(crate) mod memory;
+pub(crate) mod place;
 pub(crate) mod usage;
 
 use std::fs::File;

@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 use super::disk::{self, Disk};
 use super::shell::{run, run_cleanup};
-use crate::place::{Launcher, Place};
+use crate::process::place::{Launcher, Place};
 
 /// Numbers of the hosts. One member runs on each at a time; a founding member has the number of its seat.
 pub(super) const SEATS: RangeInclusive<u64> = 1..=3;

@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 
 use super::ports::Ports;
 use super::{Federation, admin};
-use crate::place::Place;
 use crate::process::Process;
+use crate::process::place::Place;
 use crate::programs::{program, run, utf8};
 use crate::wait::{PATIENCE, until};
 

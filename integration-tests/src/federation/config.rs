@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::place::Place;
+use crate::process::place::Place;
 
 /// The parameters of a federation.
 pub struct FederationConfig {

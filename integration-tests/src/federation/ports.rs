@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::{Result, bail};
 
-use crate::place::Place;
+use crate::process::place::Place;
 
 /// The ports of a broker.
 #[derive(Clone, Copy)]

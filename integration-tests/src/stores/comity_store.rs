@@ -15,7 +15,7 @@ use super::store_policy::{WRITERS, write_policy, writer};
 use super::{Client, LEADER_TIMEOUT, MEMBERS, Store};
 use crate::federation::broker_api::user_channel;
 use crate::federation::{Federation, FederationConfig};
-use crate::place::Place;
+use crate::process::place::Place;
 use crate::programs::{run, utf8};
 use crate::wait::{PATIENCE, until};
 

@@ -6,6 +6,7 @@ mod bound_command;
 mod burst_command;
 mod chaos_command;
 mod durable_command;
+mod eviction_command;
 mod failover_command;
 mod failures_command;
 mod fairness_command;
@@ -49,6 +50,7 @@ const EXAMPLES: &str = "Examples:
   comity-bench failures --events 1000 --seed 1 --json
   comity-bench growth --gpus 1000000 --leases 100000
   comity-bench flood --floods quotes,lists
+  comity-bench eviction --runs 20 --json
 ";
 
 /// Measures Comity and compares it with its peers
@@ -202,6 +204,14 @@ enum Benchmark {
     /// the policy. Prints alice's times, their ratio, and how much of the flood the brokers answered and refused. Needs
     /// comity-broker and comity in its own folder; use a release build. About three minutes.
     Flood(flood_command::FloodArgs),
+    /// How fast evicted clusters, revoked users and suspended institutions lose what they had
+    ///
+    /// Starts a control plane for the origin and one for the donor, and for each case three brokers, two agents, a lease
+    /// with a pod, and streams and watches on every broker. Then it gives the command, and measures the time until the
+    /// calls have ended (limit 5 s), and until the tunnel, the rights, the token and the namespace are gone (limit
+    /// 10 s), as seen from outside. In two cases the donor's agent is stopped or dead meanwhile: the 10 s count from
+    /// its return. Exit code 1 on any time over its limit. Linux; a run takes about three minutes.
+    Eviction(eviction_command::EvictionArgs),
 }
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
@@ -223,6 +233,7 @@ async fn main() -> ExitCode {
         Benchmark::Failures(arguments) => failures_command::run(&arguments),
         Benchmark::Growth(arguments) => growth_command::run(&arguments).await,
         Benchmark::Flood(arguments) => flood_command::run(&arguments).await,
+        Benchmark::Eviction(arguments) => eviction_command::run(&arguments).await,
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -242,7 +253,7 @@ mod tests {
         const FILES: &str = "--nodes nodes.csv --pods pods.csv";
         let commands = [
             "burst", "agent", "chaos", "hostile", "failover", "durable", "fairness", "batching", "reclaim", "failures",
-            "growth", "flood",
+            "growth", "flood", "eviction",
         ];
         let with_files = ["place", "match", "federation", "bound", "batching"].map(|name| format!("{name} {FILES}"));
         for line in commands.into_iter().map(str::to_owned).chain(with_files) {
