@@ -25,8 +25,8 @@ const TENANT_ACCOUNT: &str = "comity-tenant";
 const TOKEN_SECRET: &str = "comity-token";
 /// Lifetime of a token, the shortest that Kubernetes issues.
 const TOKEN_LIFE_S: i64 = 600;
-/// Tokens to show to the API server, enough for [`GIVE_UP`] at [`TOKEN_INTERVAL`].
-const TOKENS: usize = 240;
+/// Tokens to show to the API server: enough for 20 s, twice the limit.
+const TOKENS: usize = 80;
 /// Interval of questions about the token.
 const TOKEN_INTERVAL: Duration = Duration::from_millis(250);
 /// Interval of the other questions.
@@ -63,7 +63,8 @@ impl LeaseAccess {
         };
         let parsed = Kubeconfig::from_yaml(&std::fs::read_to_string(kubeconfig)?)?;
         let through_tunnel = kube::Config::from_custom_kubeconfig(parsed, &KubeConfigOptions::default()).await?;
-        let direct = kube::Config { cluster_url: clusters.donor.server_url().parse()?, ..through_tunnel.clone() };
+        let mut direct = through_tunnel.clone();
+        direct.cluster_url = clusters.donor.server_url().parse()?;
         let mut access = Self {
             tunnel: TunnelProbe::start(through_tunnel).await?,
             tenant: Client::try_from(direct)?,
