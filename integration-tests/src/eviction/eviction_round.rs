@@ -100,6 +100,7 @@ impl EvictionRound {
 
     /// Starts both agents and waits for an active lease.
     async fn borrow(&mut self, clusters: &TwoClusters) -> Result<LeaseAccess> {
+        clusters.forget_kubeconfigs().await?;
         let federation = &mut self.federation;
         for (cluster, plane) in [(BORROWING_CLUSTER, &clusters.origin), (LENDING_CLUSTER, &clusters.donor)] {
             let inventory = InventorySource::Kubernetes(plane.admin_kubeconfig_path());

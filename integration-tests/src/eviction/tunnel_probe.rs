@@ -44,11 +44,9 @@ impl TunnelProbe {
     pub(super) async fn silent(self, since: Instant, earliest: Instant) -> Duration {
         loop {
             let last = self.last_answer().unwrap_or(since).max(since);
-            if last.max(earliest).elapsed() > SILENT_FOR {
-                return last - since;
-            }
-            if since.elapsed() > GIVE_UP {
-                return GIVE_UP;
+            let answered_for = last - since;
+            if last.max(earliest).elapsed() > SILENT_FOR || answered_for > GIVE_UP {
+                return answered_for.min(GIVE_UP);
             }
             tokio::time::sleep(QUESTION_INTERVAL).await;
         }

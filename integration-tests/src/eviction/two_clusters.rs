@@ -46,6 +46,15 @@ impl TwoClusters {
         Ok(Self { origin, donor, _folder: folder })
     }
 
+    /// Removes the kubeconfigs that an earlier origin has kept: nobody told it that its leases ended.
+    ///
+    /// # Errors
+    /// With kubectl's reason.
+    pub(super) async fn forget_kubeconfigs(&self) -> Result<()> {
+        self.origin.kubectl(&["delete", "secrets", "--all-namespaces", "--selector", "comity.dev/lease"]).await?;
+        Ok(())
+    }
+
     /// Ends both.
     ///
     /// # Errors

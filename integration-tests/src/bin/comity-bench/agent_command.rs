@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::whole::whole;
+use super::arguments::whole::whole;
 use anyhow::{Context as _, Result, ensure};
 use comity_scenarios::{
     AgentSpec, Federation, FederationConfig, InventorySource, apply_admission, memory, processor_time, until,

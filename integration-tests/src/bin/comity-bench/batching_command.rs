@@ -7,8 +7,8 @@ use comity_simulation::batching::{BATCHING_HEAD, BatchingReport, BatchingTest, S
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
-use super::report_args::completed;
-use super::whole::whole;
+use super::arguments::report_args::completed;
+use super::arguments::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BatchingArgs {

@@ -5,7 +5,7 @@ use std::io::IsTerminal as _;
 use anyhow::Result;
 use comity_simulation::bound::bound;
 
-use super::workload::WorkloadArgs;
+use super::arguments::workload::WorkloadArgs;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct BoundArgs {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::whole::whole;
+use super::arguments::whole::whole;
 use anyhow::{Context as _, Result, ensure};
 use comity_scenarios::burst::{Burst, BurstConfig, ByHand, Phases};
 use serde_json::json;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::whole::whole;
+use super::arguments::whole::whole;
 use anyhow::{Result, bail};
 use comity_scenarios::brokers::broker_faults::BrokerFaultKind;
 use comity_scenarios::brokers::{self, BrokersConfig};

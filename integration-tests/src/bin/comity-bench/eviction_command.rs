@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::whole::whole;
+use super::arguments::whole::whole;
 use anyhow::{Result, ensure};
 use comity_scenarios::eviction::{self, EvictionCase, EvictionConfig};
 

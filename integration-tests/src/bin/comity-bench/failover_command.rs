@@ -1,6 +1,6 @@
 //! `comity-bench failover`: failover, compared with etcd.
 
-use super::whole::whole;
+use super::arguments::whole::whole;
 use anyhow::{Result, ensure};
 use comity_scenarios::failover;
 

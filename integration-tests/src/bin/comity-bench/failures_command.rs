@@ -3,8 +3,8 @@
 use anyhow::{Result, bail};
 use comity_simulation::failures::Failures;
 
-use super::report_args::{ReportArgs, completed};
-use super::whole::whole;
+use super::arguments::report_args::{ReportArgs, completed};
+use super::arguments::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct FailuresArgs {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use comity_simulation::month::{ARRANGEMENTS, Month, svg};
 
-use super::report_args::completed;
-use super::whole::whole;
+use super::arguments::report_args::completed;
+use super::arguments::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct FairnessArgs {

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use comity_simulation::federation::{FederationTest, Skew, svg};
 use comity_simulation::trace::Trace;
 
-use super::report_args::ReportArgs;
-use super::whole::whole;
+use super::arguments::report_args::ReportArgs;
+use super::arguments::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct FederationArgs {

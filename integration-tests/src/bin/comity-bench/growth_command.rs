@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use comity_scenarios::growth::{self, GrowthConfig, MAX_LEASES, MAX_NODES_PER_CLUSTER};
 
-use super::whole::whole;
+use super::arguments::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct GrowthArgs {

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use comity_scenarios::hostile::{self, HostileConfig, Trust};
 use comity_scenarios::now_ms;
 
-use super::whole::whole;
+use super::arguments::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct HostileArgs {

@@ -1,6 +1,7 @@
 //! Measures Comity and compares it with its peers. Each result comes from one machine: compare ratios, not absolute numbers.
 
 mod agent_command;
+mod arguments;
 mod batching_command;
 mod bound_command;
 mod burst_command;
@@ -16,10 +17,7 @@ mod growth_command;
 mod hostile_command;
 mod place_command;
 mod reclaim_command;
-mod report_args;
 mod speed_command;
-mod whole;
-mod workload;
 
 use std::process::ExitCode;
 

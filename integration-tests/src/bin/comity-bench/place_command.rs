@@ -10,8 +10,8 @@ use comity_simulation::replay_report::{REPLAY_HEAD, ReplayReport, row};
 use comity_simulation::seeds::Seeds;
 use comity_simulation::trace::Trace;
 
-use super::whole::whole;
-use super::workload::WorkloadArgs;
+use super::arguments::whole::whole;
+use super::arguments::workload::WorkloadArgs;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct PlaceArgs {

@@ -8,8 +8,8 @@ use comity_runtime::memory::use_small_pages;
 use comity_simulation::speed::{SPEED_HEAD, SpeedTest, row};
 use comity_simulation::trace::Trace;
 
-use super::report_args::completed;
-use super::whole::whole;
+use super::arguments::report_args::completed;
+use super::arguments::whole::whole;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MatchArgs {
