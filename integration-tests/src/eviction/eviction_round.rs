@@ -149,8 +149,8 @@ impl EvictionRound {
         Ok(())
     }
 
-    /// Opens calls with a copy of the agent's certificate. A second stream on the broker of the agent's own stream would
-    /// take its place, so that one is left alone.
+    /// Opens calls with a copy of the agent's certificate. A second stream on the broker of the agent's own stream
+    /// would take its place, so there is none.
     async fn open_as_cluster(&self, cluster: &str, calls: &mut OpenCalls) -> Result<()> {
         let (pem, _) = IdentityDir::new(self.federation.agent_dir(cluster).join("identity")).load()?;
         let taken = self.broker_of_agent(cluster)?;
