@@ -204,11 +204,11 @@ enum Benchmark {
     Flood(flood_command::FloodArgs),
     /// How fast evicted clusters, revoked users and suspended institutions lose what they had
     ///
-    /// Starts a control plane for the origin and one for the donor, and for each case three brokers, two agents, a lease
-    /// with a pod, and streams and watches on every broker. Then it gives the command, and measures the time until the
-    /// calls have ended (limit 5 s), and until the tunnel, the rights, the token and the namespace are gone (limit
-    /// 10 s), as seen from outside. In two cases the donor's agent is stopped or dead meanwhile: the 10 s count from
-    /// its return. Exit code 1 on any time over its limit. Linux; a run takes about three minutes.
+    /// Starts a control plane for the origin and one for the donor, and for each case three brokers, two agents, a
+    /// lease with a pod, and streams and watches on every broker. Then it gives the command, and measures the time
+    /// until the calls have ended (limit 5 s), and until the tunnel, the rights, the token and the namespace are gone
+    /// (limit 10 s), as seen from outside. In two cases the donor's agent is stopped or dead meanwhile: the 10 s count
+    /// from its return. Exit code 1 on any time over its limit. Linux; a run takes about three minutes.
     Eviction(eviction_command::EvictionArgs),
 }
 
