@@ -19,6 +19,8 @@ mod disk_fault;
 mod disk_watch;
 #[cfg(test)]
 mod fuzz_snapshot;
+#[cfg(test)]
+mod fuzz_wal;
 
 mod log_store;
 mod lost;

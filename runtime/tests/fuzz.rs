@@ -82,6 +82,17 @@ fn certificates() {
 }
 
 #[test]
+fn certificates_as_text() {
+    let pem = authority().new_identity(&id(), &[], Duration::from_secs(3600), SystemTime::now()).expect("issued");
+    let IdentityPem { key, chain, ca } = pem;
+    fuzz!("certificate_text", vec![chain.into_bytes()], move |bytes: &[u8]| {
+        let Some(text) = text(bytes) else { return false };
+        let _ = Roots::from_pem(text, id().trust_domain());
+        TlsIdentity::from_pem(&IdentityPem { key: key.clone(), chain: text.to_owned(), ca: ca.clone() }).is_ok()
+    });
+}
+
+#[test]
 fn certificate_requests() {
     let authority = authority();
     let request = KeyAndCsr::generate().expect("a request");

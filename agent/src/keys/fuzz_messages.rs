@@ -1,14 +1,19 @@
 //! Fuzzes what the broker and the other side may send.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use comity_agent_delivery::{ApiCredential, Credential, CredentialKind};
 use comity_agent_model::desired_state::DesiredState;
 use comity_fuzz::fuzz;
 use comity_proto::v1;
 use comity_proto::v1::broker_message::Body;
-use comity_runtime::SecretString;
+use comity_runtime::entropy::SeededEntropy;
+use comity_runtime::{ClusterName, IdentityKey, IdentitySignature, SecretString};
+use comity_types::{PeeringId, Side};
 use prost::Message as _;
 
-use crate::keys::bundle::{canonical, check_network};
+use crate::keys::bundle::{Expected, canonical, check_network, sign, verify};
+use crate::keys::pins::{InstitutionPin, Pins};
 
 fn network() -> v1::ClusterNetwork {
     v1::ClusterNetwork {
@@ -110,6 +115,34 @@ fn messages_of_the_broker() {
         let again = DesiredState::decode(&read.encoded);
         assert_eq!(again.leases.len(), read.leases.len(), "what is kept on disk reads as it came");
         true
+    });
+}
+
+#[test]
+fn key_bundles_and_vouchers() {
+    let (key, institution) =
+        (IdentityKey::generate(&SeededEntropy::new(5)), IdentityKey::generate(&SeededEntropy::new(6)));
+    let cluster = ClusterName::new("campus").expect("a name");
+    let voucher = institution.vouch("polytechnic", &cluster, &key.public());
+    let pin = InstitutionPin { keys: vec![institution.public()], clusters: BTreeSet::from(["campus".to_owned()]) };
+    let pins = Pins { institutions: BTreeMap::from([("polytechnic".to_owned(), pin)]), require_vouchers: true };
+    let expected = Expected {
+        peering: PeeringId(1),
+        epoch: 2,
+        cluster: "campus".into(),
+        side: Side::Origin,
+        identity_key: key.public().to_string(),
+        institution: "polytechnic".into(),
+    };
+    let valid = sign(keys(v1::Side::Origin), &key, Some(&voucher)).encode_to_vec();
+    fuzz!("key_bundle", vec![valid], move |bytes: &[u8]| {
+        let Ok(bundle) = v1::KeyBundle::decode(bytes) else { return false };
+        let as_it_came = verify(&bundle, &expected, &pins).map_err(|error| error.to_string());
+        // Signed again: only so does an edit get past the signature. The voucher is as it came.
+        let voucher = IdentitySignature::from_bytes(&bundle.voucher).ok();
+        let signed = verify(&sign(bundle, &key, voucher.as_ref()), &expected, &pins).map_err(|error| error.to_string());
+        assert!(as_it_came.is_err() || signed.is_ok(), "{as_it_came:?}, and signed again {signed:?}");
+        signed.is_ok()
     });
 }
 
