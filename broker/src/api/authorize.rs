@@ -110,7 +110,7 @@ impl Rpc {
             Self::CheckpointLease => &[Submitter],
             // A broker's certificate proves access to the intermediate's key: with it somebody can name broker operators.
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin, Broker],
-            Self::ApplyPolicy => &[Admin, BrokerOperator, Broker],
+            Self::ApplyPolicy => &[Admin, Broker],
             Self::ChangeMembers
             | Self::RebaseTime
             | Self::InviteUser

@@ -1,11 +1,15 @@
-//! docs/threat-model.md names tests that exist, for every threat.
+//! docs/threat-model.md names tests that exist, for every threat, and the attacks whose controls are in the tree.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Heads of the tables with a column of tests.
 const HEAD: &str = "| threat | control | tests |";
+
+const ATTACKS_BEGIN: &str = "<!-- attacks: written by integration-tests/architecture/tests/threat_model.rs -->\n\n";
+const ATTACKS_END: &str = "\n<!-- end of attacks -->\n";
 
 fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
@@ -82,6 +86,30 @@ fn every_threat_names_tests_and_they_exist() {
     let named = threats.iter().flat_map(|(threat, names)| names.iter().map(move |name| (*name, *threat)));
     let missing: Vec<_> = named.filter(|(name, _)| !tests.contains(*name)).collect();
     assert!(missing.is_empty(), "docs/threat-model.md names tests that do not exist: {missing:#?}");
+}
+
+/// `scripts/sabotage` takes the controls away and runs the attacks. Here it reads its list, and finds the code of each control
+/// in the tree. `COMITY_WRITE_DOCS=1` writes its table into the page.
+#[test]
+fn the_page_lists_the_attacks_whose_controls_are_in_the_tree() {
+    let output = Command::new(workspace().join("scripts/sabotage")).arg("--table").output().expect("Python 3 runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let table = String::from_utf8(output.stdout).expect("text");
+    assert!(table.lines().count() > 42, "40 attacks, and the head:\n{table}");
+    let path = workspace().join("docs/threat-model.md");
+    let page = fs::read_to_string(&path).expect("the page");
+    let (before, rest) = page.split_once(ATTACKS_BEGIN).expect("where the table begins");
+    let (_, after) = rest.split_once(ATTACKS_END).expect("where the table ends");
+    let written = format!("{before}{ATTACKS_BEGIN}{table}{ATTACKS_END}{after}");
+    if std::env::var_os("COMITY_WRITE_DOCS").is_some() {
+        fs::write(&path, &written).expect("the page can be written");
+        return;
+    }
+    assert!(
+        page == written,
+        "docs/threat-model.md lists other attacks than integration-tests/sabotage: COMITY_WRITE_DOCS=1 cargo test -p \
+         comity-architecture --test threat_model"
+    );
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LeaseTerms;
-use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
+use comity_agent_state::record::{DonorRecord, MAX_FENCE_STEP, ReportKey, SealedCredential};
 use comity_types::{Delivery, LeaseState, Side};
 
 use super::lease_end::{TakeDown, ends, refusal, refuse};
@@ -18,13 +18,6 @@ use crate::usage::LeaseUse;
 /// Idle time that is reported, at least: half the shortest time after which a lease is released.
 const REPORTED_IDLE: Duration = Duration::from_secs(5);
 
-/// How far a fencing token may lie above the highest admitted one.
-///
-/// Tokens of a donor grow by one for each lease, and by 2^20 when a broker group is recovered from a backup. So this
-/// is 64 recoveries, or 67 million leases that this agent never saw. Without a bound, one lease with the largest token
-/// would make every later lease look outdated.
-const MAX_TOKEN_STEP: u64 = 1 << 26;
-
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, ledger: &mut Ledger<'_>, steps: &mut Vec<Step>) {
     let record = snapshot.records.donors.get(&lease.id);
     if record.is_some_and(|record| lease.fencing_token < record.fencing_token) {
@@ -32,10 +25,11 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, ledger: &mut Ledger<'
         return;
     }
     let highest = record.map_or(0, |record| record.fencing_token).max(snapshot.records.fence);
-    if lease.fencing_token > highest.saturating_add(MAX_TOKEN_STEP) {
+    // An ending lease is reported as clean, so that the broker can end it: the store keeps the fence where it is.
+    if lease.fencing_token > highest.saturating_add(MAX_FENCE_STEP) && lease.state != Some(LeaseState::Ending) {
         if snapshot.is_live && !snapshot.is_reported(&ReportKey::LeaseFailed(lease.id)) {
             let message = format!(
-                "the fencing token {} lies further above {highest}, the highest one here, than {MAX_TOKEN_STEP}; check \
+                "the fencing token {} lies further above {highest}, the highest one here, than {MAX_FENCE_STEP}; check \
                  the broker group, or let this cluster join again",
                 lease.fencing_token
             );

@@ -7,7 +7,12 @@ use comity_proto::v1;
 use comity_types::{LeaseId, PeeringId};
 
 use super::MAX_OUTBOX;
-use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey};
+use crate::record::{
+    DonorRecord, LiqoRecord, MAX_FENCE_STEP, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
+};
+
+/// Most epochs of a peering whose keys are kept. An honest broker has two: the one in use and the next.
+pub(super) const MAX_EPOCHS: usize = 4;
 
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Dirty {
@@ -36,10 +41,19 @@ impl Change<'_> {
         &self.records
     }
 
-    /// Inserts or replaces.
+    /// Inserts or replaces. Of a peering's other epochs the newest with all keys stays, whose tunnel carries traffic, and
+    /// the newest of the others, four in all: a broker may name new epochs for ever.
     pub fn put_peering(&mut self, record: PeeringRecord) {
-        self.dirty.insert(Dirty::Peering(record.peering, record.epoch));
-        self.records.peerings.insert((record.peering, record.epoch), Arc::new(record));
+        let (peering, epoch) = (record.peering, record.epoch);
+        self.dirty.insert(Dirty::Peering(peering, epoch));
+        self.records.peerings.insert((peering, epoch), Arc::new(record));
+        let carries = self.records.epochs(peering).rev().find(|record| record.is_complete()).map(|record| record.epoch);
+        let all = self.records.epochs(peering).map(|record| record.epoch);
+        let spare: Vec<u32> = all.filter(|other| *other != epoch && Some(*other) != carries).collect();
+        let surplus = (spare.len() + 2).saturating_sub(MAX_EPOCHS);
+        for old in spare.into_iter().take(surplus) {
+            self.drop_peering(peering, old);
+        }
     }
 
     /// Changes one that exists; false if it does not.
@@ -59,9 +73,11 @@ impl Change<'_> {
         }
     }
 
-    /// Inserts or replaces.
+    /// Inserts or replaces. The fence rises to the record's token, unless that is further than a broker that works as it
+    /// should would go.
     pub fn put_donor(&mut self, record: DonorRecord) {
-        if record.fencing_token > self.records.fence {
+        let fence = self.records.fence;
+        if record.fencing_token > fence && record.fencing_token <= fence.saturating_add(MAX_FENCE_STEP) {
             self.records.fence = record.fencing_token;
             self.dirty.insert(Dirty::Fence);
         }

@@ -10,11 +10,13 @@ use comity_proto::v1;
 use comity_runtime::{IdentityKey, IdentityPublicKey, SeededEntropy};
 use comity_types::{Delivery, LeaseId, PeeringId, Side};
 
+use super::change::MAX_EPOCHS;
 use super::tables::DONORS;
 use super::*;
 use crate::record::{
-    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, LeasePeer, LiqoRecord, OriginRecord, PeerRecord,
-    RefusedKey, ReportKey, SecretBlob, Trust,
+    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_FENCE_STEP,
+    OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey,
+    Trust,
 };
 
 fn heartbeat() -> v1::agent_message::Body {
@@ -68,6 +70,62 @@ fn put_one_of_each(change: &mut Change<'_>) {
     change.put_liqo(exchange());
     change.put_closed(PeeringId(1), 2);
     change.send(ReportKey::Clean(LeaseId(1)), clean(7));
+}
+
+#[tokio::test]
+async fn broker_names_epochs_without_end() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("state");
+    let store = Store::open(&directory).unwrap();
+    let remote = RemoteKeys {
+        cluster: "origin".into(),
+        wireguard_public: [3; 32],
+        hpke_public: HpkePublicKey::from_bytes(&[4; HpkePublicKey::BYTES]).unwrap(),
+        identity_key: identity_key(),
+        institution: None,
+        endpoints: Vec::new(),
+        network: RemoteNetwork::default(),
+    };
+    let keys = move |peering: u64, epoch: u32, is_complete: bool| {
+        let bundle = v1::KeyBundle { epoch, ..v1::KeyBundle::default() };
+        let [wireguard, hpke, preshared] = [1, 2, 3].map(|byte| SecretKey::new([byte; 32]));
+        let record = PeeringRecord::new(PeeringId(peering), &bundle, Side::Donor, wireguard, hpke);
+        match is_complete {
+            true => PeeringRecord { remote: Some(remote.clone()), preshared: Some(preshared), ..record },
+            false => record,
+        }
+    };
+    let other = keys(2, 1, false);
+    store.update(move |change| change.put_peering(other.clone())).await.unwrap();
+    for epoch in 1..=40 {
+        let record = keys(1, epoch, epoch == 7);
+        store.update(move |change| change.put_peering(record.clone())).await.unwrap();
+    }
+    // A lower epoch can be made again, and is the one that stays then.
+    let lower = keys(1, 20, false);
+    store.update(move |change| change.put_peering(lower.clone())).await.unwrap();
+    drop(store);
+    let kept = Store::open(&directory).unwrap().records();
+    let epochs = |peering| kept.epochs(PeeringId(peering)).map(|record| record.epoch).collect::<Vec<_>>();
+    assert_eq!(epochs(1), [7, 20, 39, 40], "the tunnel in use, the epoch just named, and the newest");
+    assert_eq!((epochs(1).len(), epochs(2)), (MAX_EPOCHS, vec![1]));
+}
+
+#[tokio::test]
+async fn the_fence_takes_no_step_that_no_honest_broker_takes() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(&home.path().join("state")).unwrap();
+    let put = |lease, token| {
+        store.update(move |change| {
+            change.put_donor(DonorRecord::new(LeaseId(lease), token, Delivery::default()));
+        })
+    };
+    for (lease, token, fence) in
+        [(1, 7, 7), (2, u64::MAX, 7), (3, MAX_FENCE_STEP + 8, 7), (4, MAX_FENCE_STEP + 7, MAX_FENCE_STEP + 7)]
+    {
+        put(lease, token).await.unwrap();
+        assert_eq!((store.records().fence, store.records().donors.len()), (fence, lease as usize), "{token}");
+    }
 }
 
 #[tokio::test]

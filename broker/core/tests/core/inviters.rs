@@ -78,13 +78,17 @@ fn only_broker_operators_and_brokers_make_others_broker_operators() {
     let mut federation = with_operator();
     let refusal = denied(apply_as(&mut federation, ADMIN, policy(&[ADMIN], &[ADMIN, OPERATOR])));
     assert_eq!(refusal.field, "Federation.spec.brokerOperators");
+    // The operator may not apply policy.
+    assert!(refusal.remedy.contains("identity policy apply") && !refusal.remedy.contains(OPERATOR), "{refusal}");
+    apply_as(&mut federation, ADMIN, policy(&[ADMIN, OPERATOR], &[OPERATOR])).unwrap();
+    let refusal = denied(apply_as(&mut federation, ADMIN, policy(&[ADMIN, OPERATOR], &[ADMIN, OPERATOR])));
     assert!(refusal.remedy.contains(OPERATOR), "{refusal}");
     // Taking the right away is safe, and what is left needs a broker's certificate.
     apply_as(&mut federation, ADMIN, policy(&[ADMIN], &[])).unwrap();
     let refusal = denied(apply_as(&mut federation, ADMIN, policy(&[ADMIN], &[ADMIN])));
     assert!(refusal.remedy.contains("identity policy apply"), "{refusal}");
-    apply_as(&mut federation, BROKER, policy(&[ADMIN], &[OPERATOR])).unwrap();
-    apply_as(&mut federation, OPERATOR, policy(&[ADMIN], &[ADMIN, OPERATOR])).unwrap();
+    apply_as(&mut federation, BROKER, policy(&[ADMIN, OPERATOR], &[OPERATOR])).unwrap();
+    apply_as(&mut federation, OPERATOR, policy(&[ADMIN, OPERATOR], &[ADMIN, OPERATOR])).unwrap();
 }
 
 #[test]

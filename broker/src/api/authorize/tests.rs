@@ -3,9 +3,15 @@ use comity_runtime::spiffe::{ClusterName, SpiffeId, UserName};
 
 use super::*;
 
+/// The example policy, with oscar, who is only a broker operator.
 fn bundle() -> Bundle {
     let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/examples");
-    let files = comity_policy::read_directory(std::path::Path::new(policy)).expect("readable");
+    let mut files = comity_policy::read_directory(std::path::Path::new(policy)).expect("readable");
+    let oscar = "brokerOperators:\n    - spiffe://comity.example/user/oscar\n";
+    for file in &mut files {
+        file.text = file.text.replace("brokerOperators:\n", oscar);
+    }
+    assert!(files.iter().any(|file| file.text.contains("user/oscar")), "the example names broker operators");
     Bundle::compile(&comity_policy::BundleSource { files, commit: None }).expect("valid")
 }
 
@@ -35,6 +41,7 @@ fn a_denial_names_the_entry_that_would_permit_the_call() {
     for (rpc, name, reason, entry) in [
         (Rpc::GetRaftStatus, "alice", "may not read the broker group's status", "spec.operators of its Institution"),
         (Rpc::ApplyPolicy, "alice", "may not apply policy", "spec.maintainers of the Federation"),
+        (Rpc::ApplyPolicy, "oscar", "may not apply policy", "spec.maintainers of the Federation"),
         (Rpc::InviteBroker, "ingrid", "may not invite brokers", "spec.brokerOperators of the Federation"),
         (Rpc::SubmitRequest, "hana", "may not submit requests", "role: submitter"),
         (Rpc::ListLeases, "mallory", "may not see leases", "role: viewer"),

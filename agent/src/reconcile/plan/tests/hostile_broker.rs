@@ -298,17 +298,20 @@ fn broker_lends_one_gpu_twice() {
 
 #[test]
 fn broker_fencing_token_max_wedges_donor() {
-    let attacks: [fn(&mut Lease); 3] =
-        [|_| {}, |lease| lease.state = Some(LeaseState::Active), |lease| lease.state = Some(LeaseState::Ending)];
-    for attack in attacks {
+    for state in [LeaseState::Placed, LeaseState::Active, LeaseState::Ending] {
         for token in [u64::MAX, u64::MAX / 2, (1 << 26) + 8] {
             let mut sim = running(Side::Donor);
-            let mut wedge = lease("lease-2", token, LeaseState::Placed);
+            let mut wedge = lease("lease-2", token, state);
             wedge.placement.as_mut().unwrap().nodes[0].devices[0].device = 1;
-            attack(&mut wedge);
             sim.desired.leases.push(wedge);
-            assert_eq!((sim.refusals(), sim.serves()), (vec![(LeaseId(2), "token-too-high")], false));
-            assert_eq!(sim.settle(), ["refuse-lease"], "it is reported once");
+            if state != LeaseState::Ending {
+                assert_eq!((sim.refusals(), sim.serves()), (vec![(LeaseId(2), "token-too-high")], false));
+                assert_eq!(sim.settle(), ["refuse-lease"], "it is reported once");
+                // An honest broker then ends it.
+                sim.records.outbox.clear();
+                sim.desired.leases[1].state = Some(LeaseState::Ending);
+            }
+            assert_eq!((sim.settle(), sim.serves()), (vec!["remove-lease"], false), "and learns that nothing is left");
             assert_eq!(sim.records.fence, 7, "the fence stays");
             // The next honest lease is served.
             let mut next = lease("lease-3", 8, LeaseState::Placed);

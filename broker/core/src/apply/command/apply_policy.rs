@@ -84,8 +84,8 @@ impl ApplyPolicy {
     }
 }
 
-/// Refuses a new broker operator whom neither a broker operator nor a broker names: maintainers could otherwise invite
-/// brokers, and with that get the intermediate's key. The first bundle may name any.
+/// Refuses a new broker operator whom neither a maintainer who is a broker operator nor a broker names: other maintainers
+/// could otherwise invite brokers, and with that get the intermediate's key. The first bundle may name any.
 fn check_broker_operators(transition: &Transition<'_>, bundle: &Bundle) -> Result<(), Refusal> {
     let (Some(record), Actor::User(caller)) = (&transition.state().policy, transition.actor()) else { return Ok(()) };
     let in_force = &record.bundle;
@@ -95,8 +95,8 @@ fn check_broker_operators(transition: &Transition<'_>, bundle: &Bundle) -> Resul
     }
     let before = &in_force.federation.spec.broker_operators;
     let Some(added) = bundle.federation.spec.broker_operators.difference(before).next() else { return Ok(()) };
-    let remedy = match before.first() {
-        Some(operator) => format!("let a broker operator apply the bundle, such as {operator}"),
+    let remedy = match before.intersection(&in_force.federation.spec.maintainers).next() {
+        Some(both) => format!("let a maintainer who is a broker operator apply the bundle, such as {both}"),
         None => "apply the bundle on a broker's machine with the broker's own certificate: \
                  `comity --identity DATA/identity policy apply DIRECTORY`"
             .to_owned(),
