@@ -55,8 +55,7 @@ pub(super) fn pod(settings: &PolicySettings) -> Policy {
         // Virtual-kubelets of this cluster, as an origin, run in tenant namespaces.
         refuse(
             &format!(
-                "variables.tenantNamespace || object.spec.?priority.orValue(0) <= 0 || \
-                 object.spec.?priorityClassName.orValue('') in {offered}"
+                "variables.tenantNamespace || object.spec.?priority.orValue(0) <= 0 || object.spec.?priorityClassName.orValue('') in {offered}"
             ),
             "'offloaded pods do not push away this cluster\\'s own: PriorityClass ' + \
              object.spec.?priorityClassName.orValue('') + ' has a value above 0; if it is the one with globalDefault, give \
