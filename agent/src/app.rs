@@ -437,10 +437,12 @@ impl Agent {
     }
 }
 
-/// Secrets of the state directory, which only the agent's user may read.
+/// The folder and files of the state directory that only the agent's user may enter, read or change.
 #[must_use]
-pub fn secret_files(state: &Path) -> [PathBuf; 3] {
-    [state.join(IDENTITY_KEY_FILE), IdentityDir::new(state.join("identity")).key_file(), state.join("agent.redb")]
+pub fn private_paths(state: &Path) -> [PathBuf; 4] {
+    let identity = state.join("identity");
+    let key = IdentityDir::new(&identity).key_file();
+    [identity, key, state.join(IDENTITY_KEY_FILE), state.join("agent.redb")]
 }
 
 /// Opens the store, and loads or makes the identity key.
@@ -449,8 +451,8 @@ fn open_state(
     copy: Option<Arc<dyn StateCopy>>,
     entropy: &dyn Entropy,
 ) -> Result<(Store, IdentityKey), AgentError> {
-    for secret in secret_files(state) {
-        private_files::check(&secret)?;
+    for path in private_paths(state) {
+        private_files::check(&path)?;
     }
     let store = Store::open_with(state, copy)?;
     Ok((store, IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy)?))

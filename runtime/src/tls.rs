@@ -45,7 +45,7 @@ pub use refusal::Refusal;
 pub use server::{HandshakeError, IdleLimits, ServerConnection, ServerTls};
 pub use source_address::SourceAddress;
 pub use validity::RefusedForTime;
-pub use verify_client::ClientCertificates;
+pub use verify_client::{ClientCertificates, VerifiedChain};
 
 /// The application protocol: gRPC runs over HTTP/2.
 const ALPN: &[u8] = b"h2";

@@ -5,7 +5,7 @@ use std::path::Path;
 use comity_runtime::checks::Check;
 use comity_runtime::{atomic_file, private_files};
 
-use crate::app::secret_files;
+use crate::app::private_paths;
 
 const STATE_CHECK: &str = "state directory";
 /// Room that keys, certificates and the first records need.
@@ -29,8 +29,8 @@ pub(super) fn check(state: &Path, missing: MissingDirectory) -> Check {
     if !state.exists() && missing == MissingDirectory::Leave {
         return Check::ok(STATE_CHECK, format!("{} does not exist yet", state.display()));
     }
-    for secret in secret_files(state) {
-        if let Err(error) = private_files::check(&secret) {
+    for path in private_paths(state) {
+        if let Err(error) = private_files::check(&path) {
             return Check::failed(STATE_CHECK, error.to_string(), "run the chmod command");
         }
     }

@@ -40,8 +40,8 @@ pub enum StoreError {
     File(#[from] atomic_file::FileError),
     /// The database failed.
     #[error(
-        "cannot {operation} {path}: {source}; check the disk, or move the file away to start again (peerings then use \
-         fresh keys)"
+        "cannot {operation} {path}: {source}; check the disk and restore the file, or move it away to start again: the \
+         agent then trusts the keys of other clusters that it sees first, and uses fresh keys itself"
     )]
     Database {
         /// `open`, `read`, `write`.
@@ -125,7 +125,22 @@ impl Store {
         let path = directory.join(FILE);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(atomic_file::PRIVATE);
-        let file = options.open(&path).map_err(|error| database("open", &path, redb::Error::Io(error)))?;
+        let io = |error| database("open", &path, redb::Error::Io(error));
+        // A new file gets its name once it is a database, so an empty one lost its content.
+        match path.metadata() {
+            Ok(found) if found.len() == 0 => {
+                return Err(database("open", &path, redb::Error::Corrupted("the file is empty".to_owned())));
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let new = path.with_extension("new");
+                let file = options.clone().truncate(true).open(&new).map_err(io)?;
+                let made = redb::Builder::new().create_file(file);
+                drop(made.map_err(|error| database("make", &new, error))?);
+                std::fs::rename(&new, &path).map_err(io)?;
+            }
+            _ => {}
+        }
+        let file = options.open(&path).map_err(io)?;
         let database = redb::Builder::new().create_file(file).map_err(|error| database("open", &path, error))?;
         let (records, next) = tables::load(&path, &database)?;
         let records = watch::Sender::new(Arc::new(records));

@@ -32,6 +32,13 @@ impl Caller {
                 remedy: "connect again with a fresh certificate; if there is none, join again or ask for a new one",
             });
         }
+        if peer.is_some_and(|peer| !peer.is_trusted()) {
+            return Err(RpcError::Unauthenticated {
+                reason: "the root that signed the certificate of this connection was replaced",
+                remedy: "connect again with a certificate of the next root; if there is none, join again or ask for a \
+                         new one",
+            });
+        }
         Ok(match id.kind() {
             SpiffeKind::Broker(_) => Self::Broker(id.clone()),
             SpiffeKind::User(_) => Self::User(id.clone()),

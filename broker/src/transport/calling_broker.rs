@@ -23,6 +23,9 @@ impl CallingBroker {
         if peer.has_expired(now) {
             return Err(Status::unauthenticated(format!("the certificate of {id} has ended; connect again")));
         }
+        if !peer.is_trusted() {
+            return Err(Status::unauthenticated(format!("the root that signed {id} was replaced; connect again")));
+        }
         match id.as_broker() {
             Some(broker) if id.trust_domain() == trust_domain => Ok(Self(broker)),
             _ => Err(Status::permission_denied(format!("{id} is no broker of {trust_domain}"))),

@@ -12,9 +12,10 @@ use comity_runtime::identity::{IdentityDir, IdentityPem, IdentitySource, TlsIden
 use comity_runtime::join_token::JoinToken;
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ClientTls, connect};
 use comity_runtime::{IdentityKey, SystemEntropy};
+use tonic::Code;
 
 use super::fake_agent::FakeAgent;
-use super::federation::{Federation, identity_of, join_request, within};
+use super::federation::{Federation, Member, identity_of, join_request, within};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -98,9 +99,15 @@ async fn intermediate_and_root_rotate_while_streams_stay_open_and_void_what_was_
     make_intermediate(&second, DAY * 40, PreviousRoot::Trusted, &both).unwrap();
     rotation.install(&both).await;
     let token: JoinToken = invited.token.parse().unwrap();
-    let (request, _) = join_request("startup-pc", token.secret.expose(), &IdentityKey::generate(&SystemEntropy));
+    let identity = IdentityKey::generate(&SystemEntropy);
+    let (request, key) = join_request("startup-pc", token.secret.expose(), &identity);
     let tls = ClientTls::pinned(token.ca_sha256, token.id.trust_domain().clone());
-    FederationServiceClient::new(connect(&token.brokers, &tls)).join(request).await.unwrap();
+    let joined = FederationServiceClient::new(connect(&token.brokers, &tls)).join(request).await.unwrap().into_inner();
+    let pem = IdentityPem { key: key.key_pem, chain: joined.certificate_pem, ca: joined.ca_pem };
+    let member = Member { name: "startup-pc".to_owned(), identity, pem };
+    let under_the_new_root = FakeAgent::connect(&rotation.federation, &member).await.unwrap();
+    let under_the_old_root = std::mem::replace(&mut rotation.agent, under_the_new_root);
+    rotation.generation = 0;
     rotation.admin = renewed(&rotation.federation, &rotation.admin).await;
     assert_eq!(TlsIdentity::from_pem(&rotation.admin).unwrap().roots().hashes().count(), 2);
 
@@ -109,8 +116,14 @@ async fn intermediate_and_root_rotate_while_streams_stay_open_and_void_what_was_
     make_intermediate(&second, DAY * 50, PreviousRoot::Dropped, &last).unwrap();
     let forged = identity_of(&stolen, "ncc-main");
     let trusting = |rotation: &Rotation| rotation.federation.channel(&forged);
-    FederationServiceClient::new(trusting(&rotation)).get_federation(v1::GetFederationRequest {}).await.unwrap();
+    let mut held = FederationServiceClient::new(trusting(&rotation));
+    held.get_federation(v1::GetFederationRequest {}).await.unwrap();
     rotation.install(&last).await;
+    // Open connections are of no further use, to a thief or to a member that did not renew.
+    let ended = within("the end of the old root's stream", under_the_old_root.obey()).await;
+    assert_eq!(ended.code(), Code::Unauthenticated, "{ended:?}");
+    let refused = held.get_federation(v1::GetFederationRequest {}).await.unwrap_err();
+    assert!(refused.message().contains("was replaced"), "{refused:?}");
     rotation.admin = renewed(&rotation.federation, &rotation.admin).await;
     assert_eq!(TlsIdentity::from_pem(&rotation.admin).unwrap().roots().hashes().count(), 1);
     FederationServiceClient::new(client(&rotation.federation, &rotation.admin))

@@ -54,6 +54,7 @@ pub enum HandshakeError {
 pub struct ServerTls {
     acceptor: TlsAcceptor,
     identity: watch::Receiver<TlsIdentity>,
+    roots: TrustedRoots,
     refused: RefusedForTime,
 }
 
@@ -70,7 +71,8 @@ impl ServerTls {
         clients: ClientCertificates,
     ) -> Self {
         let refused = RefusedForTime::default();
-        let verifier = ClientVerifier::new(roots.into(), clients, refused.clone());
+        let roots = roots.into();
+        let verifier = ClientVerifier::new(roots.clone(), clients, refused.clone());
         let mut config = ServerConfig::builder_with_provider(crypto::provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .expect("ring supports TLS 1.3")
@@ -79,7 +81,7 @@ impl ServerTls {
         config.alpn_protocols = vec![ALPN.to_vec()];
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Self { acceptor: TlsAcceptor::from(Arc::new(config)), identity, refused }
+        Self { acceptor: TlsAcceptor::from(Arc::new(config)), identity, roots, refused }
     }
 
     /// Also accepts HTTP/1.1, from clients that call with JSON.
@@ -117,7 +119,7 @@ impl ServerTls {
                     HandshakeError::Broken(reason)
                 }
             })?;
-        let peer = PeerInfo::of(stream.get_ref().1.peer_certificates(), remote_addr);
+        let peer = PeerInfo::of(stream.get_ref().1.peer_certificates(), &self.roots, remote_addr);
         let session = stream.get_ref().1;
         // A server of HTTP/2 alone greets by itself.
         let greets = self.acceptor.config().alpn_protocols.len() > 1 && session.alpn_protocol() == Some(ALPN);

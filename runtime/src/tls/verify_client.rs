@@ -1,12 +1,13 @@
 //! Verifies client certificates: the chain through an intermediate to the federation's root, then the trust domain.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
 use rustls_pki_types::{CertificateDer, UnixTime};
 
 use super::refusal::Refusal;
@@ -65,6 +66,40 @@ impl Chain<'_> {
         let builder = WebPkiClientVerifier::builder_with_provider(self.roots.store(), crypto::provider());
         let verifier = builder.build().map_err(|error| rustls::Error::General(error.to_string()))?;
         verifier.verify_client_cert(self.leaf, authorities, now).map(drop)
+    }
+}
+
+/// The chain of an open connection, to verify it again when the trusted roots have changed.
+#[derive(Debug, Clone)]
+pub struct VerifiedChain {
+    certificates: Arc<[CertificateDer<'static>]>,
+    roots: TrustedRoots,
+    /// The roots by which it was verified last.
+    verified_by: Arc<Mutex<Arc<RootCertStore>>>,
+}
+
+impl VerifiedChain {
+    /// Of a handshake that has just verified it, the leaf first.
+    pub(super) fn new(certificates: &[CertificateDer<'_>], roots: &TrustedRoots) -> Self {
+        let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
+        let verified_by = Arc::new(Mutex::new(roots.current().store()));
+        Self { certificates, roots: roots.clone(), verified_by }
+    }
+
+    pub(super) fn is_trusted(&self) -> bool {
+        let roots = self.roots.current();
+        // Nothing can fail while it is held.
+        let mut verified_by = self.verified_by.lock().unwrap_or_else(PoisonError::into_inner);
+        if Arc::ptr_eq(&verified_by, &roots.store()) {
+            return true;
+        }
+        let Some((leaf, intermediates)) = self.certificates.split_first() else { return false };
+        let chain = Chain { leaf, authorities: roots.authorities(intermediates), roots: &roots };
+        let is_trusted = chain.verify(&chain.authorities, UnixTime::now()).is_ok();
+        if is_trusted {
+            *verified_by = roots.store();
+        }
+        is_trusted
     }
 }
 

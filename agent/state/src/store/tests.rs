@@ -220,6 +220,19 @@ async fn a_damaged_record_is_named_and_not_quoted() {
     assert!(error.contains("lease-9") && !error.contains("secret"), "{error}");
 }
 
+#[test]
+fn a_file_that_lost_its_content_is_not_taken_for_a_new_one() {
+    let home = tempfile::tempdir().unwrap();
+    drop(Store::open(home.path()).unwrap());
+    std::fs::write(home.path().join(FILE), "").unwrap();
+    let error = Store::open(home.path()).err().unwrap().to_string();
+    assert!(error.contains("empty") && error.contains("restore the file"), "{error}");
+    // The trace of a start that was cut off is no obstacle.
+    std::fs::remove_file(home.path().join(FILE)).unwrap();
+    std::fs::write(home.path().join("agent.new"), "half a database").unwrap();
+    drop(Store::open(home.path()).unwrap());
+}
+
 #[tokio::test]
 async fn grants_follow_from_the_records_also_after_a_restart() {
     let home = tempfile::tempdir().unwrap();

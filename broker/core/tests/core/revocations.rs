@@ -244,6 +244,17 @@ fn a_revoked_user_needs_a_new_token() {
 }
 
 #[test]
+fn invitations_that_a_revoked_user_made_are_void() {
+    let mut federation = Federation::with_policy();
+    let invited = refusal_of(&mut federation, Actor::User(ADMIN.to_owned()), invite_user("mallory"));
+    assert_eq!(invited, None);
+    federation.ok(invite_user("alice"));
+    federation.ok(Command::RevokeUser(RevokeUser { user: "admin".to_owned() }));
+    assert_eq!(federation.refused(join_user("mallory", "mallory")).code, Code::InvalidToken);
+    federation.ok(join_user("alice", "alice"));
+}
+
+#[test]
 fn who_may_revoke() {
     let mut federation = Federation::ready();
     let alice = || Actor::User(ALICE.to_owned());

@@ -1,5 +1,7 @@
 //! Converts policy bundles and their problems.
 
+use std::collections::BTreeSet;
+
 use comity_core::Refusal;
 use comity_core::explain::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEffect};
 use comity_policy::limits::{MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
@@ -46,6 +48,14 @@ pub fn source(bundle: Option<v1::PolicyBundle>) -> Result<BundleSource, Refusal>
         files.push(source_file(index, file)?);
     }
     files.sort();
+    let folders = |file: &'_ SourceFile| -> Vec<String> {
+        file.path.match_indices('/').map(|(at, _)| file.path[..at].to_owned()).collect()
+    };
+    let folders: BTreeSet<String> = files.iter().flat_map(folders).collect();
+    if let Some(file) = files.iter().find(|file| folders.contains(&file.path)) {
+        let remedy = "rename one of the two";
+        return Err(Refusal::invalid("bundle.files.path", &file.path, "is both a file and a folder", remedy));
+    }
     if let Some(pair) = files.windows(2).find(|pair| pair[0].path == pair[1].path) {
         return Err(Refusal::invalid("bundle.files.path", &pair[0].path, "comes twice", "send each file once"));
     }
@@ -55,14 +65,14 @@ pub fn source(bundle: Option<v1::PolicyBundle>) -> Result<BundleSource, Refusal>
 fn source_file(index: usize, file: v1::PolicyFile) -> Result<SourceFile, Refusal> {
     let field = |name: &str| format!("bundle.files[{index}].{name}");
     let path_is_plain = !file.path.starts_with('/')
-        && file.path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+        && file.path.split('/').all(|part| !part.is_empty() && !part.starts_with('.'))
         && !file.path.contains(['\\', '\0', '\n']);
     if file.path.len() > MAX_PATH_BYTES || !path_is_plain {
         return Err(Refusal::invalid(
             &field("path"),
             &file.path,
             "is not a path within the bundle",
-            format!("use '/' between names, no '..', at most {MAX_PATH_BYTES} bytes"),
+            format!("use '/' between names, no name that begins with '.', at most {MAX_PATH_BYTES} bytes"),
         ));
     }
     if file.text.len() > MAX_FILE_BYTES {

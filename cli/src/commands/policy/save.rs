@@ -1,5 +1,6 @@
 //! Writes the bundle in force into a directory, to take it into Git.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path};
 use std::{fs, io};
 
@@ -10,11 +11,13 @@ use crate::failure::Failure;
 /// Writes the files into `directory`, which must be empty or new. Paths that lead out of it are refused before
 /// anything is written.
 pub(super) fn save(files: &[v1::PolicyFile], directory: &Path) -> Result<(), Failure> {
-    let leads_out = |path: &str| !Path::new(path).components().all(|part| matches!(part, Component::Normal(_)));
+    // A hidden file could act on the tools that read the directory: `.git/hooks`, for example.
+    let is_plain = |part: Component<'_>| matches!(part, Component::Normal(name) if !name.as_bytes().starts_with(b"."));
+    let leads_out = |path: &str| !Path::new(path).components().all(is_plain);
     if let Some(file) = files.iter().find(|file| file.path.is_empty() || leads_out(&file.path)) {
         return Err(Failure::refused(
             "bad-policy",
-            format!("the broker names a file {:?} outside the bundle", file.path),
+            format!("the broker names a file {:?} that is hidden or outside the bundle", file.path),
         )
         .remedy("nothing was written; ask who runs the broker"));
     }
@@ -53,7 +56,7 @@ mod tests {
         assert_eq!(fs::read_to_string(directory.join("tenants/lab.yaml")).unwrap(), "# tenants/lab.yaml\n");
         let again = save(&[file("federation.yaml")], &directory).unwrap_err();
         assert!(again.to_string().contains("is not empty"), "{again}");
-        for path in ["../out.yaml", "/etc/out.yaml", "a/../../out.yaml", ""] {
+        for path in ["../out.yaml", "/etc/out.yaml", "a/../../out.yaml", "", ".git/hooks/pre-commit", "a/.b"] {
             let other = home.path().join("other");
             assert!(save(&[file("good.yaml"), file(path)], &other).is_err(), "{path}");
             assert!(!other.exists() && !home.path().join("out.yaml").exists());

@@ -133,8 +133,14 @@ async fn intermediates_and_roots_rotate_while_a_stream_stays_open() {
     let mut stream = HealthClient::new(channel.clone()).watch(health_request()).await.unwrap().into_inner();
     stream.message().await.unwrap().unwrap();
 
+    // A thief of the first intermediate connects once, and holds the connection.
+    let thief = IdentitySource::new(issue(&authorities[0], &agent_id));
+    let held = connect(&broker.endpoints(), &ClientTls::new(TrustedRoots::of(&agent), thief.subscribe()));
+    check(&held).await.unwrap();
+    let held_by_thief = broker.last_caller();
     let mut serving = true;
     for ca in &authorities[1..] {
+        assert!(held_by_thief.is_trusted());
         // The broker changes first. The agent, which knows the old authority only, renews its certificate at it.
         server.update(issue(ca, &broker_id));
         dial(&broker.address.to_string(), &tls, SOON).await.unwrap();
@@ -146,6 +152,9 @@ async fn intermediates_and_roots_rotate_while_a_stream_stays_open() {
         broker.health.set_service_status("", status).await;
         tokio::time::timeout(SOON, stream.message()).await.unwrap().unwrap().unwrap();
     }
+    assert!(!held_by_thief.is_trusted());
+    check(&channel).await.unwrap();
+    assert!(broker.last_caller().is_trusted());
     // What the old root signed opens no connection any more, and what the new one signs is not accepted by it.
     let late = IdentitySource::new(issue(&authorities[1], &agent_id));
     let late = ClientTls::new(TrustedRoots::of(&agent), late.subscribe());

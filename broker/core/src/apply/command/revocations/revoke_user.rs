@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check_caller;
 use crate::model::actor::Actor;
-use crate::model::invite::InviteSubject;
+use crate::model::invite::{Invite, InviteSubject};
 use crate::model::limits::{MAX_REVOKED_USERS, REVOCATION_KEPT_MS};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
@@ -12,7 +12,8 @@ use crate::model::revocation::RevocationEffects;
 use crate::state::State;
 use crate::state::transition::Transition;
 
-/// Voids all certificates and open invitations of a user. Requests and leases of the tenant stay: they are the tenant's.
+/// Voids all certificates of a user, open invitations for the user, and those that the user made: a stolen key may have
+/// made them. Requests and leases of the tenant stay: they are the tenant's.
 /// Roles stay too, for the certificate that a new token gives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeUser {
@@ -27,11 +28,7 @@ impl RevokeUser {
     /// The refusal that [`State::apply`] would answer.
     pub fn check(&self, state: &State, actor: &Actor) -> Result<(), Refusal> {
         let user = &self.user;
-        let id = state
-            .policy
-            .as_ref()
-            .map(|record| format!("spiffe://{}/user/{user}", record.bundle.federation.spec.trust_domain));
-        let id = id.unwrap_or_default();
+        let id = self.id(state);
         check_caller(
             state,
             actor,
@@ -61,11 +58,18 @@ impl RevokeUser {
         Ok(())
     }
 
+    /// The user's SPIFFE id; empty before the first policy bundle.
+    fn id(&self, state: &State) -> String {
+        let trust_domain = state.policy.as_ref().map(|record| &record.bundle.federation.spec.trust_domain);
+        trust_domain.map_or_else(String::new, |domain| format!("spiffe://{domain}/user/{}", self.user))
+    }
+
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         self.check(transition.state(), transition.actor())?;
         transition.void_user_certificates(&self.user);
-        let subject = InviteSubject::User(self.user.clone());
-        let invites = transition.state().invites.iter().filter(|(_, invite)| invite.subject == subject);
+        let (subject, inviter) = (InviteSubject::User(self.user.clone()), Actor::User(self.id(transition.state())));
+        let is_void = |invite: &Invite| invite.subject == subject || invite.inviter == inviter;
+        let invites = transition.state().invites.iter().filter(|(_, invite)| is_void(invite));
         let invites: Vec<String> = invites.map(|(hash, _)| hash.clone()).collect();
         invites.iter().for_each(|hash| transition.remove_invite(hash));
         Ok(ReplyBody::Revoked(RevocationEffects::default()))
