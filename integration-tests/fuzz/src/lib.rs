@@ -35,7 +35,6 @@ impl<F: Fn(&[u8]) -> bool> Door<F> {
     /// # Panics
     /// If it refuses one of `valid`: edits of what is refused at the first check would find nothing.
     #[must_use]
-    #[cfg_attr(not(fuzzing), expect(clippy::needless_pass_by_value, reason = "libFuzzer takes them"))]
     pub fn new(name: &'static str, crate_folder: &str, file: &str, valid: Vec<Vec<u8>>, open: F) -> Self {
         for (number, input) in valid.iter().enumerate() {
             assert!(open(input), "{name} refuses valid input {number}: {:?}", String::from_utf8_lossy(input));

@@ -43,6 +43,7 @@ extern "C" fn test_one_input(data: *const u8, size: usize) -> c_int {
 
 /// What libFuzzer would need of `fuzz_target!`; the driver gets its callback from here instead.
 #[unsafe(no_mangle)]
+#[expect(improper_ctypes_definitions, reason = "the caller is Rust")]
 extern "C" fn rust_fuzzer_test_input(input: &[u8]) -> c_int {
     test_one_input(input.as_ptr(), input.len())
 }
