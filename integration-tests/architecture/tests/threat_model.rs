@@ -88,8 +88,8 @@ fn every_threat_names_tests_and_they_exist() {
     assert!(missing.is_empty(), "docs/threat-model.md names tests that do not exist: {missing:#?}");
 }
 
-/// `scripts/sabotage` takes the controls away and runs the attacks. Here it reads its list, and finds the code of each control
-/// in the tree. `COMITY_WRITE_DOCS=1` writes its table into the page.
+/// `scripts/sabotage` takes the controls away and runs the attacks. Here it reads its list, and finds the code of each
+/// control in the tree. `COMITY_WRITE_DOCS=1` writes its table into the page.
 #[test]
 fn the_page_lists_the_attacks_whose_controls_are_in_the_tree() {
     let output = Command::new(workspace().join("scripts/sabotage")).arg("--table").output().expect("Python 3 runs");
