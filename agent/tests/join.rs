@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::UdpSocket;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex};
@@ -178,6 +179,9 @@ async fn a_certificate_that_could_not_be_saved_comes_again_for_the_same_token() 
     let config = write_config(home.path(), INVENTORY);
     let blocked = home.path().join("state/identity/cert.pem");
     std::fs::create_dir_all(blocked.join("in the way")).unwrap();
+    // The identity's folder must be private: the join checks that first.
+    let private = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(blocked.parent().unwrap(), private).unwrap();
     let (code, printed) = agent(&["join", "-", "--config", &config], &token, &token).await;
     assert_eq!(code, Some(1), "{printed}");
     assert!(printed.contains("joined, but its certificate is not saved"), "{printed}");
