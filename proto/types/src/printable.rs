@@ -52,9 +52,11 @@ pub fn printable_line(text: &str) -> Cow<'_, str> {
 /// U+0020.
 #[must_use]
 pub fn printable_json(json: &str) -> Cow<'_, str> {
-    escaped(json, |out, steering, _| match steering {
+    escaped(json, |out, steering, next| match (steering, next) {
         // Between values; inside strings they are escaped already.
-        '\n' | '\t' | '\r' => out.push(steering),
+        ('\n' | '\t', _) | ('\r', Some('\n')) => out.push(steering),
+        // Alone it would overwrite the line.
+        ('\r', _) => out.push('\n'),
         // A string takes any formatted text.
         _ => _ = write!(out, "\\u{:04x}", u32::from(steering)),
     })
@@ -109,6 +111,15 @@ mod tests {
             assert_eq!((printable(plain), printable_line(plain)), (plain.into(), plain.into()));
             assert!(is_printable(plain));
         }
+    }
+
+    #[test]
+    fn a_carriage_return_between_json_values_overwrites_no_line() {
+        let json = "{\"refused\":true,\r \"ok\":\r\ntrue}";
+        let safe = printable_json(json);
+        assert_eq!(safe, "{\"refused\":true,\n \"ok\":\r\ntrue}");
+        assert!(is_printable_text(&safe));
+        assert!(serde_json::from_str::<serde_json::Value>(&safe).is_ok());
     }
 
     proptest! {
