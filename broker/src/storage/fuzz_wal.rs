@@ -1,5 +1,5 @@
-//! Fuzzes the files of the log. The checksum of each record is made for each input: edits of the rest would never get past
-//! it.
+//! Fuzzes the files of the log. The checksum of each record is made for each input: edits of the rest would never get
+//! past it.
 
 use std::fs;
 
