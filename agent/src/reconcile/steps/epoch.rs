@@ -14,7 +14,6 @@ use comity_types::{PeeringId, printable_line};
 use super::error::StepError;
 use crate::keys::continuity::ContinuityError;
 use crate::reconcile::bound_peering::BoundEpoch;
-use crate::reconcile::envelope::note_opened;
 
 /// Bytes of a message for people.
 const MAX_REPORT_MESSAGE_BYTES: usize = 512;
@@ -67,15 +66,11 @@ pub(super) async fn fail_continuity(
     }
 }
 
-/// Acknowledges an envelope that cannot be used, and fails its epoch.
+/// Fails the epoch of an envelope that cannot be used. It counts as neither opened nor read: a forged one must not take
+/// the place of the true one, which has the same key or a lower sequence.
 pub(super) async fn fail_envelope(store: &Store, key: &EnvelopeKey, message: &str) -> Result<(), StepError> {
-    tracing::warn!(peering = %key.peering, epoch = key.epoch, message, "an envelope cannot be used");
-    let (key, message) = (key.clone(), shortened(message));
-    let update = store.update(move |change| {
-        note_opened(change, &key);
-        send_failed(change, key.peering, key.epoch, "envelope-undecryptable".to_owned(), message);
-    });
-    Ok(update.await?)
+    let EnvelopeKey { peering, epoch, .. } = *key;
+    fail(store, peering, epoch, "envelope-undecryptable", message).await
 }
 
 fn send_failed(change: &mut Change<'_>, peering: PeeringId, epoch: u32, code: String, message: String) {
