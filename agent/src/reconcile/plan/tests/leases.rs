@@ -193,7 +193,7 @@ fn the_donor_keeps_its_own_limits_and_its_fence() {
     let mut sim = connected_donor();
     sim.records.fence = 9;
     sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Active)];
-    assert_eq!(sim.names(), [""; 0]);
+    assert_eq!(sim.names(), ["refuse-lease"]);
     sim.put_donor(LEASE, 10, |_| {});
     sim.desired.leases = vec![lease("lease-1", 9, LeaseState::Ending)];
     assert_eq!(sim.names(), [""; 0], "an older token tears nothing down");
