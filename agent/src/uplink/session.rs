@@ -243,7 +243,7 @@ impl Session<'_> {
     }
 
     async fn settle(&self, ack: v1::Ack) -> Result<(), SessionError> {
-        let Parts { store, settling, clock, .. } = &self.shared.parts;
+        let Parts { store, settling, failures, clock, .. } = &self.shared.parts;
         if let Some(error) = &ack.error {
             self.shared.metrics.refused.with_label_values(&[error.code.as_str()]).inc();
             tracing::warn!(
@@ -261,6 +261,9 @@ impl Session<'_> {
         // Marked before it leaves the outbox, so that no plan in between misses both.
         let key = store.records().outbox.get(&ack.message_id).map(|outgoing| outgoing.key.clone());
         if let Some(key) = key {
+            if let Some(v1::ErrorDetail { code, reason, .. }) = &ack.error {
+                failures.note_refused(&format!("{key:?}: {reason} ({code})"));
+            }
             let voided = acks::voided_by(&key);
             settling.forget(|known| Some(known) == voided.as_ref());
             let until = clock.elapsed() + acks::known_for(&key, &ack);
