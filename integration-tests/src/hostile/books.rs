@@ -146,8 +146,7 @@ impl Books {
     }
 
     /// Begins the next epoch of each handshake between agents that failed or takes too long, as an honest broker does.
-    /// False if there is none.
-    pub(crate) fn tend(&mut self, now_ms: u64) -> bool {
+    pub(crate) fn tend(&mut self, now_ms: u64) {
         let mut over = BTreeSet::new();
         for (id, entry) in self.peerings.iter_mut().filter(|(_, entry)| entry.played.is_none() && entry.is_over(now_ms))
         {
@@ -156,7 +155,6 @@ impl Books {
             over.insert(id.clone());
         }
         self.envelopes.retain(|held| !over.contains(&held.peering));
-        !over.is_empty()
     }
 
     /// Whether [`tend`](Self::tend) would do something.

@@ -297,16 +297,19 @@ async fn broker_acknowledges_an_end_that_it_forgets() {
 /// The agents keep the certificate that they have, and renew it once the broker is honest.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_renews_with_a_certificate_that_ends_at_once() {
-    let setup = Setup { certificate_validity: Duration::from_secs(15), ..Setup::new(Trust::Pinned) };
+    let setup = Setup { certificate_validity: Duration::from_secs(20), ..Setup::new(Trust::Pinned) };
     let mut attacked = Attacked::start(setup).await;
     let round = attacked.round().await;
     let broker = &round.federation.broker;
     broker.lie(|lies| lies.renewals = vec![WrongRenewal::Short]);
     until("renewals of both agents", SOON, async || Ok((broker.renewals() >= 2).then_some(()))).await.unwrap();
+    // Who took one of those is without any now.
+    broker.lie(|lies| lies.renewals = vec![WrongRenewal::Authority]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
     broker.be_honest();
     broker.restart();
     // Longer than the certificates that they had.
-    tokio::time::sleep(Duration::from_secs(8)).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
     attacked.nothing_was_gained().await;
 }
 
