@@ -210,19 +210,11 @@ impl HostileFederation {
         })
     }
 
-    /// Waits until a lease is active.
-    ///
-    /// # Errors
-    /// When it does not become active.
-    pub(crate) async fn lease_active(&self, lease: &str) -> Result<()> {
-        until(&format!("{lease} to be active"), PATIENCE, async || Ok(self.is_active(lease)?.then_some(()))).await
-    }
-
     /// Whether a lease is active.
     ///
     /// # Errors
     /// When it ended.
-    fn is_active(&self, lease: &str) -> Result<bool> {
+    pub(crate) fn is_active(&self, lease: &str) -> Result<bool> {
         self.tend();
         self.broker.read(|books| {
             let found = books.leases.get(lease).with_context(|| format!("{lease} ended"))?;
