@@ -176,8 +176,8 @@ impl HostileFederation {
         self.home.path().join(cluster)
     }
 
-    /// Grants an honest lease of whole GPUs, and waits until it is active; returns its id. As a scheduler does, it grants
-    /// another one in place of a lease that ended before it was active.
+    /// Grants an honest lease of whole GPUs, and waits until it is active; returns its id. As a scheduler does, it
+    /// grants another one in place of a lease that ended before it was active.
     ///
     /// # Errors
     /// When none becomes active.
