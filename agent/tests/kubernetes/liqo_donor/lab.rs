@@ -128,7 +128,13 @@ impl Lab {
     }
 
     pub(crate) fn keep_policies(&self) -> PolicyKeeper {
-        PolicyKeeper::start(self.agent.clone(), PolicySettings::default(), "donor", self.grants.subscribe())
+        PolicyKeeper::start(
+            self.agent.clone(),
+            PolicySettings::default(),
+            "donor",
+            self.grants.subscribe(),
+            tokio::spawn,
+        )
     }
 
     /// Applies the policies, as this cluster's owner does, and removes what others added to them.
