@@ -147,6 +147,9 @@ pub struct Reach {
     pub remote: BTreeSet<Ipv4Net>,
     /// Addresses of this cluster.
     pub local: BTreeSet<Ipv4Net>,
+    /// On the origin: pods of this cluster whose TCP to the donor's API server goes through the tunnel, beside the
+    /// agent's own.
+    pub api_clients: BTreeSet<IpAddr>,
 }
 
 #[cfg(test)]

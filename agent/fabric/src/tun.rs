@@ -62,6 +62,8 @@ use tun_device::TunDevice;
 
 /// Networks that one side of a `Reach` may name.
 const MAX_REACH: usize = 4096;
+/// Pods of one peering that use the donor's API: Liqo's, and a virtual-kubelet for each lease.
+const MAX_API_CLIENTS: usize = 512;
 
 /// The network device with all that belongs to it.
 pub(super) struct TunEngine {
@@ -204,15 +206,22 @@ impl TunEngine {
 
     /// Sets which addresses may communicate through a peering's tunnel.
     pub(super) fn set_reachable(&self, peering: &str, reach: Reach) -> Result<(), FabricError> {
-        let count = reach.remote.len().max(reach.local.len());
-        if count > MAX_REACH {
-            let (peering, what) = (peering.to_owned(), "reachable networks");
-            return Err(FabricError::TooMany { peering, what, count, limit: MAX_REACH });
+        for (what, count, limit) in [
+            ("reachable networks", reach.remote.len().max(reach.local.len()), MAX_REACH),
+            ("pods that use the donor's API", reach.api_clients.len(), MAX_API_CLIENTS),
+        ] {
+            if count > limit {
+                return Err(FabricError::TooMany { peering: peering.to_owned(), what, count, limit });
+            }
         }
         let mut state = self.lock();
         let rules = state.rules.peers.get_mut(peering);
         let rules = rules.ok_or_else(|| FabricError::Removed { peering: peering.to_owned() })?;
         let Some(change) = rules.change(&reach) else { return Ok(()) };
+        if rules.reach.api_clients != reach.api_clients {
+            // Other nodes route these pods' packets to this one.
+            self.changed.notify_one();
+        }
         let old = std::mem::replace(&mut rules.reach, reach);
         let Err(error) = firewall::load(&change) else { return Ok(()) };
         tracing::warn!(%error, "the fabric's firewall table was changed; it is written again");
@@ -266,14 +275,14 @@ impl TunEngine {
         let state = self.lock();
         let (gateway, mtu) = state.overlay.as_ref()?.own();
         let peers = || state.rules.peers.values();
-        let apis = peers().filter(|peer| peer.role == Role::Origin).filter_map(|peer| peer.remote_api);
+        let apis = peers().filter(|peer| peer.role == Role::Origin).flat_map(PeerRules::api_routes);
         Some(Published {
             gateway,
             vni: self.settings.overlay.vni,
             port: self.settings.overlay.port,
             mtu,
             pod_networks: peers().flat_map(|peer| peer.allowed.routes.iter().map(|net| net.here)).collect(),
-            api_servers: apis.filter_map(|api| if let SocketAddr::V4(api) = api { Some(api) } else { None }).collect(),
+            api_routes: apis.collect(),
         })
     }
 
