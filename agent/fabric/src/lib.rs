@@ -62,7 +62,9 @@ pub use peer::fence::Fence;
 pub use peer::handle::{PeerHandle, PeerStatus};
 pub use peer::pod_network::PodNetwork;
 pub use stream::{TunnelListener, TunnelStream};
-pub use tun::{ClusterNode, MAX_NODES, NodeOverlay, PlacementRequest, Published, PublishedError, overlay_device};
+pub use tun::{
+    ApiRoute, ClusterNode, MAX_NODES, NodeOverlay, PlacementRequest, Published, PublishedError, overlay_device,
+};
 pub use tunnel::Handshake;
 
 use peer::Peer;

@@ -1,6 +1,7 @@
 //! How packets enter and leave the tunnels, and who may use them.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use comity_agent_model::settings::InvalidSetting;
 use ipnet::Ipv4Net;

@@ -32,7 +32,7 @@ mod vnet;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::Notify;
 
-pub use overlay::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
+pub use overlay::{ApiRoute, ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
 pub use placement::PlacementRequest;
 pub(super) use udp::UdpLink;
 
@@ -54,16 +54,14 @@ use super::registry::{Added, SharedRegistry};
 use allowed::{RouteTable, SharedRouteTable};
 use layout::Layout;
 use netlink::Netlink;
-use overlay::GatewayOverlay;
+use overlay::{GatewayOverlay, MAX_API_ROUTES};
 use placement::Busy;
 use ruleset::{OverlayRules, PeerRules, Rules};
 use threads::Shared;
 use tun_device::TunDevice;
 
-/// Networks that one side of a `Reach` may name.
+/// Entries that each set of a `Reach` may have.
 const MAX_REACH: usize = 4096;
-/// Pods of one peering that use the donor's API: Liqo's, and a virtual-kubelet for each lease.
-const MAX_API_CLIENTS: usize = 512;
 
 /// The network device with all that belongs to it.
 pub(super) struct TunEngine {
@@ -206,13 +204,10 @@ impl TunEngine {
 
     /// Sets which addresses may communicate through a peering's tunnel.
     pub(super) fn set_reachable(&self, peering: &str, reach: Reach) -> Result<(), FabricError> {
-        for (what, count, limit) in [
-            ("reachable networks", reach.remote.len().max(reach.local.len()), MAX_REACH),
-            ("pods that use the donor's API", reach.api_clients.len(), MAX_API_CLIENTS),
-        ] {
-            if count > limit {
-                return Err(FabricError::TooMany { peering: peering.to_owned(), what, count, limit });
-            }
+        let count = reach.remote.len().max(reach.local.len()).max(reach.api_clients.len());
+        if count > MAX_REACH {
+            let (peering, what) = (peering.to_owned(), "reachable networks");
+            return Err(FabricError::TooMany { peering, what, count, limit: MAX_REACH });
         }
         let mut state = self.lock();
         let rules = state.rules.peers.get_mut(peering);
@@ -275,14 +270,13 @@ impl TunEngine {
         let state = self.lock();
         let (gateway, mtu) = state.overlay.as_ref()?.own();
         let peers = || state.rules.peers.values();
-        let apis = peers().filter(|peer| peer.role == Role::Origin).flat_map(PeerRules::api_routes);
         Some(Published {
             gateway,
             vni: self.settings.overlay.vni,
             port: self.settings.overlay.port,
             mtu,
             pod_networks: peers().flat_map(|peer| peer.allowed.routes.iter().map(|net| net.here)).collect(),
-            api_routes: apis.collect(),
+            api_routes: peers().flat_map(api_routes).take(MAX_API_ROUTES).collect(),
         })
     }
 
@@ -340,6 +334,16 @@ impl TunEngine {
         overlay.take().into_iter().for_each(|overlay| overlay.stop(netlink));
         firewall::remove();
     }
+}
+
+/// Which pods reach an origin's donor through the tunnel, by IPv4.
+fn api_routes(peer: &PeerRules) -> impl Iterator<Item = ApiRoute> {
+    let server = peer.remote_api.filter(|_| peer.role == Role::Origin);
+    let clients = peer.reach.api_clients.iter();
+    clients.filter_map(move |client| match (server, client) {
+        (Some(SocketAddr::V4(server)), IpAddr::V4(client)) => Some(ApiRoute { client: *client, server }),
+        _ => None,
+    })
 }
 
 impl Drop for TunEngine {

@@ -22,6 +22,7 @@ use ipnet::Ipv4Net;
 
 pub(super) use gateway::GatewayOverlay;
 pub use node::NodeOverlay;
+pub(super) use published::MAX_API_ROUTES;
 pub use published::{ApiRoute, Published, PublishedError};
 
 use super::netlink::Netlink;

@@ -16,7 +16,6 @@ use comity_agent_model::api_port::API_PORT;
 use ipnet::Ipv4Net;
 
 use super::allowed::Allowed;
-use super::overlay::ApiRoute;
 use crate::{Reach, Role};
 
 /// The port of every kubelet. Liqo's virtual-kubelet asks for no credentials on it.
@@ -191,16 +190,6 @@ impl PeerRules {
         let (v4, v6) = self.allowed.local;
         let target = if api.is_ipv4() { v4.into() } else { v6.into() };
         Some((api, SocketAddr::new(target, API_PORT)))
-    }
-
-    /// Which pods reach which API server through the tunnel, by IPv4.
-    pub(super) fn api_routes(&self) -> impl Iterator<Item = ApiRoute> {
-        let server = self.remote_api.and_then(|api| if let SocketAddr::V4(api) = api { Some(api) } else { None });
-        let clients = self.reach.api_clients.iter().filter_map(|client| match client {
-            IpAddr::V4(client) => Some(*client),
-            IpAddr::V6(_) => None,
-        });
-        clients.filter_map(move |client| server.map(|server| ApiRoute { client, server }))
     }
 
     fn sets(&self, text: &mut String) {

@@ -76,7 +76,10 @@ impl FollowerGauges {
         let gauge = |name: &str, help: &str| IntGauge::new(format!("comity_agent_node_{name}"), help);
         Ok(Self {
             generation: gauge("generation", "Generation of the followed document, 0 if no remote networks exist.")?,
-            networks: gauge("networks", "Pod networks that this node reaches over the gateway, and pods of it that use a donor's API.")?,
+            networks: gauge(
+                "networks",
+                "Pod networks that this node reaches over the gateway, and pods of it that use a donor's API.",
+            )?,
         })
     }
 

@@ -18,7 +18,7 @@ const MAX_BYTES: usize = 512 * 1024;
 /// Most pod networks: 64 for every peering.
 const MAX_POD_NETWORKS: usize = 65_536;
 /// Most ways to API servers. The kernel compares each packet of the node with each.
-const MAX_API_ROUTES: usize = 1_024;
+pub(in crate::tun) const MAX_API_ROUTES: usize = 1_024;
 
 /// A pod that reaches a donor's API server through the tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,7 +102,7 @@ impl Published {
             port: self.port,
             mtu: self.mtu,
             pod_networks: self.pod_networks.iter().map(ToString::to_string).collect(),
-            api_routes: self.api_routes.iter().take(MAX_API_ROUTES).map(ApiRouteDocument::of).collect(),
+            api_routes: self.api_routes.iter().map(ApiRouteDocument::of).collect(),
         };
         serde_json::to_string(&document).unwrap_or_default()
     }
