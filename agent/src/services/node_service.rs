@@ -11,7 +11,7 @@ mod network_keeper;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_delivery::{VirtualNodeDonor, VirtualNodes};
+use comity_agent_delivery::{NodeBorrower, VirtualNodeDonor, VirtualNodes};
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, PeerNetworks, check_installation};
 use comity_agent_liqo::network::{LiqoNetwork, NetworkSettings};
@@ -156,7 +156,8 @@ impl Prepared {
         });
         let applied = network.liqo_network.then(|| liqo_network.clone());
         parts.network = Some(network);
-        let nodes = VirtualNodes { donor: side, origin: Arc::new(origin.clone()), network: liqo_network };
+        let borrower = NodeBorrower::new(origin.clone(), config.guest_policies(api.client(), Arc::clone(clock)));
+        let nodes = VirtualNodes { donor: side, origin: Arc::new(borrower), network: liqo_network };
         parts.nodes = Some(nodes);
         let liqo_namespace = settings.namespace.clone();
         parts.parts =
