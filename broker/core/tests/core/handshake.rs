@@ -11,7 +11,7 @@ use comity_core::limits::{HPKE_ENCAPSULATED_BYTES, HPKE_PUBLIC_BYTES};
 use comity_core::network::ClusterNetwork;
 use comity_core::refusal::Code;
 use comity_core::{Command, Millis, Timestamp};
-use comity_types::{EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side};
+use comity_types::{Delivery, EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side, namespace_name};
 
 use super::federation::{Federation, blob, cluster, spec};
 
@@ -110,7 +110,11 @@ impl Federation {
             namespace: namespace.into(),
             secret_name: secret.into(),
         };
-        self.report_lease("north", lease, ready("comity-lease-1", ""));
+        let namespace = match self.state.leases[&lease].delivery {
+            Delivery::Namespace => namespace_name(lease),
+            Delivery::VirtualNode => "liqo-tenant-west".to_owned(),
+        };
+        self.report_lease("north", lease, ready(&namespace, ""));
         assert_eq!(self.state.leases[&lease].state, LeaseState::Connecting);
         self.ok(Command::AckEnvelope(AckEnvelope { key: envelope.key }));
         self.report_lease("west", lease, ready("", "comity-lease-1"));
@@ -124,7 +128,7 @@ fn a_lease_whose_donor_fell_silent_before_it_began_is_suspect() {
     federation.shake_hands(peering, 1);
     let envelope = envelope(peering, 1, NORTH_TO_WEST, Some(lease), Step::Credential);
     federation.ok(Command::RelayEnvelope(RelayEnvelope { envelope: envelope.clone() }));
-    let ready = || LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() };
+    let ready = || LeaseOutcome::Ready { namespace: namespace_name(lease), secret_name: "s".into() };
     federation.report_lease("north", lease, ready());
     federation.ok(Command::AckEnvelope(AckEnvelope { key: envelope.key }));
     federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: vec![cluster("north")] }));
