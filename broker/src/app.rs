@@ -21,8 +21,8 @@ use tokio::net::TcpListener;
 use crate::api::agent_streams::AgentStreams;
 use crate::api::caller::Caller;
 use crate::api::server;
+use crate::api::shares::caller_turns::{CallerTurns, MAX_PROPOSALS_PER_CALLER};
 use crate::api::shares::long_calls::LongCalls;
-use crate::api::shares::proposal_turns::ProposalTurns;
 use crate::api::shares::refused_lately::RefusedLately;
 use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
@@ -243,7 +243,7 @@ impl Broker {
             probes: UdpProbeLimit::default(),
             pace,
             report_pace,
-            proposal_turns: ProposalTurns::default(),
+            proposal_turns: CallerTurns::new(MAX_PROPOSALS_PER_CALLER),
             refused_lately,
             long_calls: LongCalls::default(),
             stop: serving.token(),

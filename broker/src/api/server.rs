@@ -1,5 +1,6 @@
 //! The two listeners: one for agents and users, one for the other brokers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_proto::v1::federation_service_server::FederationServiceServer;
@@ -95,7 +96,7 @@ pub async fn serve_clients(
         .layer(TranscodeLayer { timeout: HTTP_TIMEOUT })
         .layer(TraceLayer)
         .layer(NameBrokersLayer { addresses: context.group.client_addresses() })
-        .layer(PeerLimitLayer::default())
+        .layer(PeerLimitLayer::new(Arc::clone(&context.clock)))
         .layer(ExplainFailureLayer)
         .add_service(health_service)
         // The descriptors are this crate's own, so they are valid; without them only reflection is missing.

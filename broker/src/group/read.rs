@@ -33,7 +33,12 @@ impl Group {
         if consistency == Consistency::Linearizable {
             self.catch_up().await?;
         }
-        Ok(self.inner.replica.read(|replicated| f(&replicated.state)))
+        Ok(self.peek(f))
+    }
+
+    /// Runs `f`, which must be quick, on the state of this broker.
+    pub fn peek<T>(&self, f: impl FnOnce(&State) -> T) -> T {
+        self.inner.replica.read(|replicated| f(&replicated.state))
     }
 
     /// A copy of the state without derived data, and the index of its last entry; `None` if that entry is `known`.
