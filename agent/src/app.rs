@@ -32,7 +32,7 @@ use crate::mig::mig_keeper::MigChannels;
 use crate::observe::Inventory;
 use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::CrashPoint;
-use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, RemapBook, Settling, Tunnels};
+use crate::reconcile::parts::{Connections, Deliveries, Failures, Member, Parts, RemapBook, Settling, Tunnels};
 use crate::services::lending;
 use crate::services::local_api;
 use crate::services::measured;
@@ -236,6 +236,7 @@ impl Agent {
             }),
             connections: Arc::new(Connections::default()),
             settling: Arc::new(Settling::default()),
+            failures: Arc::new(Failures::default()),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
             uses: watch::Sender::default(),

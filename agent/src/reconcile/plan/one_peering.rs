@@ -180,9 +180,9 @@ impl OnePeering<'_> {
         }
         self.acknowledge_again(PSK, steps);
         self.acknowledge_again(PROOF, steps);
-        let older = self.snapshot.records.epochs(peering).any(|record| record.epoch < epoch);
-        if self.peering.state == Some(PeeringState::Established) && older {
-            steps.push(ForgetPeering { peering, before: Some(epoch) }.into());
+        let others = self.snapshot.records.epochs(peering).any(|record| record.epoch != epoch);
+        if self.peering.state == Some(PeeringState::Established) && others && self.snapshot.is_live {
+            steps.push(ForgetPeering { peering, keep: Some(epoch) }.into());
         }
     }
 
@@ -190,8 +190,10 @@ impl OnePeering<'_> {
         self.snapshot.live.tunnels.get(&self.peering.id).copied()
     }
 
+    /// Brings up the tunnel of an epoch, also in place of one with a higher number: otherwise a broker that once named a
+    /// huge epoch would keep every later one from its tunnel.
     fn configure(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
-        if record.is_complete() && self.tunnel().is_none_or(|epoch| epoch < record.epoch) {
+        if record.is_complete() && self.tunnel() != Some(record.epoch) {
             steps.push(ConfigureFabric { peering: record.peering, epoch: record.epoch }.into());
         }
     }
@@ -213,8 +215,9 @@ impl OnePeering<'_> {
             steps.push(LiqoRemove { peering }.into());
             return;
         }
-        let known = self.snapshot.records.closed.get(&peering) == Some(&epoch);
-        if !known && !self.snapshot.is_reported(&ReportKey::Closed(peering)) {
+        // A broker that is connected and says so has not taken note of an earlier report.
+        let is_due = self.snapshot.is_live || self.snapshot.records.closed.get(&peering) != Some(&epoch);
+        if is_due && !self.snapshot.is_reported(&ReportKey::Closed(peering)) {
             steps.push(ClosePeering { peering, epoch }.into());
         }
     }

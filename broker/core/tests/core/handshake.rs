@@ -220,11 +220,29 @@ fn a_request_whose_hold_expires_goes_to_another_donor() {
     assert_eq!(federation.state.requests[&request].attempts, 2);
 }
 
+fn refused(message: &str, highest_fencing_token: u64) -> LeaseOutcome {
+    LeaseOutcome::Failed { code: "local-policy".into(), message: message.into(), highest_fencing_token }
+}
+
+/// A broker that was taken over skipped tokens, and the donor admitted leases with them.
+#[test]
+fn a_donor_that_admitted_later_tokens_gets_later_ones_again() {
+    let (mut federation, _, lease, _) = Federation::placed();
+    let token = |federation: &Federation| federation.state.clusters[&cluster("north")].last_fencing_token;
+    assert_eq!(token(&federation), 1);
+    federation.report_lease("west", lease, refused("an origin admits none", 9));
+    assert_eq!(token(&federation), 1, "an origin says nothing about a donor's tokens");
+    for (admitted, last) in [(70, 70), (0, 1), (u64::MAX, 1 + (1 << 26))] {
+        let (mut federation, _, lease, _) = Federation::placed();
+        federation.report_lease("north", lease, refused("its fencing token is too low", admitted));
+        assert_eq!(token(&federation), last, "{admitted}");
+    }
+}
+
 #[test]
 fn a_donor_that_refuses_is_not_asked_again_while_another_can_serve() {
     let (mut federation, request, lease, _) = Federation::placed();
-    let failed = LeaseOutcome::Failed { code: "local-policy".into(), message: "lends nothing today".into() };
-    federation.report_lease("north", lease, failed);
+    federation.report_lease("north", lease, refused("lends nothing today", 0));
     assert_eq!(federation.state.requests[&request].state, RequestState::Queued);
     assert!(federation.state.requests[&request].message.contains("lends nothing today"));
     let second = federation.place()[0];

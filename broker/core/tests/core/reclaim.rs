@@ -239,7 +239,11 @@ fn quotas_count_a_moving_lease_once() {
     assert_eq!(code, "quota-exhausted");
     assert!(reason.contains("10 are in use"), "{reason}");
     // If its replacement fails, the lease counts again.
-    federation.report_lease("north", next, LeaseOutcome::Failed { code: "broken".into(), message: "no".into() });
+    federation.report_lease(
+        "north",
+        next,
+        LeaseOutcome::Failed { code: "broken".into(), message: "no".into(), highest_fencing_token: 0 },
+    );
     federation.stop(next);
     assert_eq!((federation.state.leases[&lease].moved_to, in_use(&federation)), (None, 10_000));
 }

@@ -168,7 +168,8 @@ fn lease_report(report: v1::LeaseReport, caller: &ClusterId) -> Result<ReportLea
         Outcome::Failed(failed) => {
             printable("lease_report.failed.code", &failed.code, MAX_CODE_BYTES)?;
             printable("lease_report.failed.message", &failed.message, MAX_MESSAGE_BYTES)?;
-            LeaseOutcome::Failed { code: failed.code, message: failed.message }
+            let v1::lease_report::Failed { code, message, highest_fencing_token } = failed;
+            LeaseOutcome::Failed { code, message, highest_fencing_token }
         }
     };
     let lease = LeaseId::parse(&report.lease, "lease_report.lease")?;
@@ -334,6 +335,7 @@ mod tests {
             lease(v1::lease_report::Outcome::Failed(v1::lease_report::Failed {
                 code: code.into(),
                 message: message.into(),
+                ..Default::default()
             }))
         };
         let ready = |namespace: &str, secret_name: &str| {
@@ -401,7 +403,7 @@ mod tests {
             ciphertext: vec![0; 64],
             ..Default::default()
         };
-        let long = v1::lease_report::Failed { code: "x".into(), message: "y".repeat(513) };
+        let long = v1::lease_report::Failed { code: "x".into(), message: "y".repeat(513), highest_fencing_token: 0 };
         for (body, field) in [
             (Body::KeyBundle(v1::KeyBundle { cluster: "centre".into(), ..keys.clone() }), "key_bundle.cluster"),
             (Body::KeyBundle(v1::KeyBundle { side: 0, ..keys.clone() }), "key_bundle.side"),

@@ -28,6 +28,8 @@ pub enum LeaseOutcome {
         code: String,
         /// Message for people.
         message: String,
+        /// The highest fencing token that the donor admitted; zero if the origin reports.
+        highest_fencing_token: u64,
     },
     /// The side has removed everything.
     Clean,
@@ -95,7 +97,10 @@ impl ReportLease {
                 }
                 self.ready(transition, side, namespace, secret_name);
             }
-            LeaseOutcome::Failed { code, message } => {
+            LeaseOutcome::Failed { code, message, highest_fencing_token } => {
+                if side == Side::Donor {
+                    transition.skip_fencing_tokens(&self.cluster, *highest_fencing_token);
+                }
                 let reason = match side {
                     Side::Origin => EndReason::OriginFailed,
                     Side::Donor => EndReason::DonorFailed,
