@@ -8,8 +8,9 @@ mod change;
 mod tables;
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -44,7 +45,7 @@ pub enum StoreError {
          agent then trusts the keys of other clusters that it sees first, and uses fresh keys itself"
     )]
     Database {
-        /// `open`, `read`, `write`.
+        /// `open`, `check`, `read`, `write`.
         operation: &'static str,
         /// The file.
         path: PathBuf,
@@ -141,8 +142,7 @@ impl Store {
             _ => {}
         }
         let file = options.open(&path).map_err(io)?;
-        let database = redb::Builder::new().create_file(file).map_err(|error| database("open", &path, error))?;
-        let (records, next) = tables::load(&path, &database)?;
+        let (database, records, next) = open_checked(&path, file)?;
         let records = watch::Sender::new(Arc::new(records));
         let store = Self(Arc::new(Inner {
             directory: directory.to_owned(),
@@ -332,6 +332,24 @@ impl Inner {
         };
         write().map_err(|error| database("write", &self.path, error))
     }
+}
+
+/// Opens a database and reads its records. Checks all of it first, because redb panics on some of the damaged pages
+/// that it meets later.
+fn open_checked(path: &Path, file: File) -> Result<(Database, Records, u64), StoreError> {
+    let open = || -> Result<_, StoreError> {
+        let mut opened = redb::Builder::new().create_file(file).map_err(|error| database("open", path, error))?;
+        if !opened.check_integrity().map_err(|error| database("check", path, error))? {
+            tracing::warn!(path = %path.display(), "the store was damaged and repaired; its last changes may be lost");
+        }
+        let (records, next) = tables::load(path, &opened)?;
+        Ok((opened, records, next))
+    };
+    // Nothing outside sees what a panic left half done: the database is dropped with it.
+    catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
+        let damaged = "its content is damaged, so that reading it failed".to_owned();
+        Err(database("open", path, redb::Error::Corrupted(damaged)))
+    })
 }
 
 fn database(operation: &'static str, path: &Path, source: impl Into<redb::Error>) -> StoreError {

@@ -11,7 +11,9 @@ use comity_core::limits::{HPKE_ENCAPSULATED_BYTES, HPKE_PUBLIC_BYTES};
 use comity_core::network::ClusterNetwork;
 use comity_core::refusal::Code;
 use comity_core::{Command, Millis, Timestamp};
-use comity_types::{Delivery, EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side, namespace_name};
+use comity_types::{
+    Delivery, EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side, namespace_name,
+};
 
 use super::federation::{Federation, blob, cluster, spec};
 
