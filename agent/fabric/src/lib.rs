@@ -61,6 +61,7 @@ pub use peer::config::{PeerConfig, Role};
 pub use peer::fence::Fence;
 pub use peer::handle::{PeerHandle, PeerStatus};
 pub use peer::pod_network::PodNetwork;
+pub use registry::MAX_PEERINGS;
 pub use stream::{TunnelListener, TunnelStream};
 pub use tun::{
     ApiRoute, ClusterNode, MAX_NODES, NodeOverlay, PlacementRequest, Published, PublishedError, overlay_device,

@@ -11,7 +11,7 @@ use super::peer::config::PeerConfig;
 use super::peer::fence::Fence;
 
 /// Peerings of one agent: a cluster peers with clusters, not with nodes.
-pub(super) const MAX_PEERINGS: usize = 1024;
+pub const MAX_PEERINGS: usize = 1024;
 /// Endpoint candidates of one peering.
 const MAX_ENDPOINTS: usize = 16;
 /// Peer numbers have 24 bits; boringtun keeps the other 8 of an index.

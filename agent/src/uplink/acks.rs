@@ -12,6 +12,28 @@ const SETTLING: Duration = Duration::from_secs(3);
 /// take that long. Afterwards the end is reported again: whoever acknowledged it may not have written it down.
 const END_KNOWN: Duration = Duration::from_secs(300);
 
+/// How long a report may wait for its acknowledgement on one stream. A group without a leader, and one that slows down a
+/// cluster's reports, needs less.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(120);
+
+/// Waits for the acknowledgement of the oldest report that a stream carried: a broker that falls silent must not hold an
+/// agent for as long as its connection stands.
+#[derive(Default)]
+pub(super) struct AckWait {
+    oldest: Option<(u64, Duration)>,
+}
+
+impl AckWait {
+    /// Whether the broker has kept the oldest report waiting for too long, at a time of the monotonic clock.
+    pub(super) fn is_over(&mut self, oldest: Option<u64>, now: Duration) -> bool {
+        self.oldest = match (oldest, self.oldest) {
+            (Some(id), Some((known, since))) if id == known => Some((known, since)),
+            (oldest, _) => oldest.map(|id| (id, now)),
+        };
+        self.oldest.is_some_and(|(_, since)| now.saturating_sub(since) > ACKNOWLEDGED_WITHIN)
+    }
+}
+
 /// Whether a report says that nothing is left of a lease or peering here.
 pub(super) fn is_end(key: &ReportKey) -> bool {
     matches!(key, ReportKey::Clean(_) | ReportKey::Closed(_))
@@ -130,6 +152,17 @@ mod tests {
             let again = store.update(move |change| settle(change, &ack(id, code))).await.unwrap();
             assert_eq!(again, None, "a second acknowledgement finds nothing");
         }
+    }
+
+    #[test]
+    fn broker_holds_a_stream_and_acknowledges_nothing() {
+        let second = Duration::from_secs(1);
+        let mut wait = AckWait::default();
+        assert!(!wait.is_over(None, second * 1_000), "nothing was reported");
+        assert!(!wait.is_over(Some(7), second * 1_000) && !wait.is_over(Some(7), second * 1_120));
+        assert!(!wait.is_over(Some(8), second * 1_121), "slow, and not silent");
+        assert!(wait.is_over(Some(8), second * 1_242));
+        assert!(!wait.is_over(None, second * 1_243));
     }
 
     /// Acknowledged by a broker that forgot it, or was restored, an end is reported again.

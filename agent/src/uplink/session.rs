@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AckOutcome, Event, MAX_MESSAGE_BYTES, Offered, Shared};
 use crate::reconcile::parts::Parts;
-use crate::uplink::acks;
+use crate::uplink::acks::{self, AckWait};
 
 /// Messages between this loop and the transport; the transport's own window is behind it.
 const SENDING: usize = 32;
@@ -44,6 +44,9 @@ pub(super) enum SessionError {
     /// No welcome.
     #[error("no welcome within {}s", WELCOME_WITHIN.as_secs())]
     NoWelcome,
+    /// It acknowledged nothing for long.
+    #[error("the broker acknowledges no reports")]
+    Silent,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -130,10 +133,14 @@ impl Session<'_> {
         let mut service = self.shared.parts.deliveries.node_service.clone();
         let mut namespaces = self.shared.parts.deliveries.namespaces.clone();
         let mut data = self.shared.data.clone();
-        let mut last_sent = self.shared.parts.clock.elapsed();
+        let (mut last_sent, mut acks) = (self.shared.parts.clock.elapsed(), AckWait::default());
         let deadline = self.shared.parts.clock.sleep(WELCOME_WITHIN);
         tokio::pin!(deadline);
         loop {
+            // Heartbeats bring this loop round.
+            if acks.is_over(self.oldest_unacknowledged(), self.shared.parts.clock.elapsed()) {
+                return Err(SessionError::Silent);
+            }
             let since = self.shared.parts.clock.elapsed().saturating_sub(last_sent);
             let beat = self.shared.parts.clock.sleep(self.heartbeat.saturating_sub(since));
             tokio::select! {
@@ -162,6 +169,11 @@ impl Session<'_> {
 
     fn revision(&self) -> u64 {
         self.shared.desired.borrow().state.as_ref().map_or(0, |state| state.revision)
+    }
+
+    /// The oldest report that this stream carried and that is not acknowledged.
+    fn oldest_unacknowledged(&self) -> Option<u64> {
+        self.shared.parts.store.records().outbox.range(..=self.sent).next().map(|(id, _)| *id)
     }
 
     /// Sends waiting messages while there is room; returns whether any was sent. Never waits for room: the broker may

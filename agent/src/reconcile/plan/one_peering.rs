@@ -1,5 +1,8 @@
 //! Steps of one peering.
 
+use std::collections::BTreeSet;
+
+use comity_agent_fabric::MAX_PEERINGS;
 use comity_agent_model::envelope::Envelope;
 use comity_agent_model::peering::{Peering, PeeringDirective};
 use comity_agent_state::record::{PeeringRecord, ReportKey};
@@ -74,6 +77,9 @@ impl OnePeering<'_> {
                 self.fail("keys-lost", "this side has lost its keys of this epoch", steps);
             } else if let Some(reason) = borrowing::peer_obstacle(self.snapshot, self.directive, self.side) {
                 self.fail("local-policy", &reason, steps);
+            } else if self.is_one_too_many() {
+                let message = format!("this agent keeps {MAX_PEERINGS} peerings and takes up no other");
+                self.fail("too-many-peerings", &message, steps);
             } else {
                 steps.push(MakeKeys { peering: id, epoch, side: self.side }.into());
             }
@@ -103,6 +109,14 @@ impl OnePeering<'_> {
             }
             Some(_) => self.restore(steps),
         }
+    }
+
+    /// Whether this is a peering beyond those that the fabric can have. One that a broker invents costs the disk space of
+    /// its keys until the agent has forgotten it, one after another.
+    fn is_one_too_many(&self) -> bool {
+        let records = self.snapshot.records;
+        let is_new = records.epochs(self.peering.id).next().is_none();
+        is_new && records.peerings.keys().map(|(id, _)| id).collect::<BTreeSet<_>>().len() >= MAX_PEERINGS
     }
 
     fn expected(&self) -> Option<(Expected, Box<v1::KeyBundle>)> {

@@ -112,6 +112,24 @@ fn an_envelope_that_did_not_open_is_tried_again_once_the_failure_is_known() {
     assert_eq!(sim.names(), ["open-credential"]);
 }
 
+#[test]
+fn broker_names_peerings_without_end() {
+    let mut sim = Sim::new(Side::Donor).peering(PeeringState::Proposed, 1, Bundles::Unknown);
+    for number in 2..=1_024 {
+        let record = PeeringRecord { peering: PeeringId(number), ..peering_record("donor", Side::Donor, 1) };
+        sim.records.peerings.insert((PeeringId(number), 1), Arc::new(record));
+    }
+    assert_eq!(sim.names(), ["make-keys"]);
+    let record = PeeringRecord { peering: PeeringId(9_000), ..peering_record("donor", Side::Donor, 1) };
+    sim.records.peerings.insert((PeeringId(9_000), 1), Arc::new(record));
+    assert_eq!(sim.settle(), ["fail-peering"], "no disk fills");
+    sim.records.outbox.clear();
+    // An epoch of one that is there goes on.
+    sim.records.peerings.remove(&(PeeringId(9_000), 1));
+    sim.change_peering(1, |_| {});
+    assert_eq!(sim.peering(PeeringState::Proposed, 2, Bundles::Unknown).names(), ["make-keys"]);
+}
+
 /// The broker acknowledged an end and did not write it down: the next one still waits for it.
 #[test]
 fn broker_acknowledges_an_end_that_it_forgets() {
