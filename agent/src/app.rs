@@ -3,6 +3,7 @@
 mod agent_error;
 mod agent_platform;
 mod reviewers;
+mod state_files;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +18,7 @@ use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GateRevie
 use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
-    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, TrustedRoots, private_files,
+    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, TrustedRoots,
 };
 use tokio::sync::{Notify, watch};
 
@@ -45,11 +46,10 @@ use crate::uplink::Uplink;
 use crate::usage::{self, UseContext};
 
 pub use self::agent_error::AgentError;
+pub use self::state_files::{IDENTITY_KEY_FILE, check_state_files};
 
 /// Outage grace until a broker sends one.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
-/// Name of the identity key's file in the state directory.
-pub const IDENTITY_KEY_FILE: &str = "identity-key.pem";
 /// How long tasks may take to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -438,23 +438,13 @@ impl Agent {
     }
 }
 
-/// The folder and files of the state directory that only the agent's user may enter, read or change.
-#[must_use]
-pub fn private_paths(state: &Path) -> [PathBuf; 4] {
-    let identity = state.join("identity");
-    let key = IdentityDir::new(&identity).key_file();
-    [identity, key, state.join(IDENTITY_KEY_FILE), state.join("agent.redb")]
-}
-
 /// Opens the store, and loads or makes the identity key.
 fn open_state(
     state: &Path,
     copy: Option<Arc<dyn StateCopy>>,
     entropy: &dyn Entropy,
 ) -> Result<(Store, IdentityKey), AgentError> {
-    for path in private_paths(state) {
-        private_files::check(&path)?;
-    }
+    check_state_files(state)?;
     let store = Store::open_with(state, copy)?;
     Ok((store, IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy)?))
 }

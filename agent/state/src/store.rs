@@ -26,8 +26,8 @@ use tables::{BLOBS, META};
 
 /// Most unacknowledged messages; the outbox holds only the newest of each subject.
 pub const MAX_OUTBOX: usize = 4_096;
-/// The file's name.
-const FILE: &str = "agent.redb";
+/// Name of the store's file in the state directory.
+pub const STORE_FILE: &str = "agent.redb";
 /// Version of the file's layout.
 const FORMAT: u64 = 1;
 /// Message ids reserved on disk at once.
@@ -123,7 +123,7 @@ impl Store {
     /// Those of [`open`](Self::open).
     pub fn open_with(directory: &Path, copy: Option<Arc<dyn StateCopy>>) -> Result<Self, StoreError> {
         atomic_file::create_private_dir(directory)?;
-        let path = directory.join(FILE);
+        let path = directory.join(STORE_FILE);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(atomic_file::PRIVATE);
         let io = |error| database("open", &path, redb::Error::Io(error));
@@ -163,7 +163,7 @@ impl Store {
         let image = StateImage::decode(image).map_err(|reason| StoreError::Image { reason })?;
         atomic_file::create_private_dir(directory)?;
         image.files.write(directory)?;
-        let path = directory.join(FILE);
+        let path = directory.join(STORE_FILE);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(database("remove", &path, redb::Error::Io(error)));

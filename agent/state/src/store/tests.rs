@@ -224,11 +224,11 @@ async fn a_damaged_record_is_named_and_not_quoted() {
 fn a_file_that_lost_its_content_is_not_taken_for_a_new_one() {
     let home = tempfile::tempdir().unwrap();
     drop(Store::open(home.path()).unwrap());
-    std::fs::write(home.path().join(FILE), "").unwrap();
+    std::fs::write(home.path().join(STORE_FILE), "").unwrap();
     let error = Store::open(home.path()).err().unwrap().to_string();
     assert!(error.contains("empty") && error.contains("restore the file"), "{error}");
     // The trace of a start that was cut off is no obstacle.
-    std::fs::remove_file(home.path().join(FILE)).unwrap();
+    std::fs::remove_file(home.path().join(STORE_FILE)).unwrap();
     std::fs::write(home.path().join("agent.new"), "half a database").unwrap();
     drop(Store::open(home.path()).unwrap());
 }
@@ -242,7 +242,7 @@ async fn random_bytes_inside_agent_redb_are_an_error_with_a_remedy() {
         store.keep("outage-grace-ms", vec![7; 3_000]).await.unwrap();
     }
     drop(store);
-    let path = home.path().join(FILE);
+    let path = home.path().join(STORE_FILE);
     let good = std::fs::read(&path).unwrap();
     let mut random = 0x9e37_79b9_u64;
     // All of the header, and some of each page.
