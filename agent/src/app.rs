@@ -3,6 +3,7 @@
 mod agent_error;
 mod agent_platform;
 mod reviewers;
+mod state_files;
 mod tasks;
 
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ use comity_agent_state::state_copy::StateCopy;
 use comity_agent_state::store::{Store, StoreError};
 use comity_runtime::{
     AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, Readiness,
-    ReadinessGuard, Shutdown, SystemClock, SystemEntropy, TrustedRoots, private_files,
+    ReadinessGuard, Shutdown, SystemClock, SystemEntropy, TrustedRoots,
 };
 use tokio::sync::{Notify, watch};
 
@@ -28,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
 use crate::observe::Inventory;
 use crate::reconcile::fault::CrashPoint;
-use crate::reconcile::parts::{Connections, Deliveries, Member, Parts, RemapBook, Settling, Tunnels};
+use crate::reconcile::parts::{Connections, Deliveries, Failures, Member, Parts, RemapBook, Settling, Tunnels};
 use crate::services::lending;
 use crate::services::local_api;
 use crate::services::node_service::Prepared;
@@ -36,11 +37,10 @@ use crate::services::nodes::gateway;
 use crate::standby::ActiveRole;
 
 pub use self::agent_error::AgentError;
+pub use self::state_files::{IDENTITY_KEY_FILE, check_state_files};
 
 /// Outage grace until a broker sends one.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
-/// Name of the identity key's file in the state directory.
-pub const IDENTITY_KEY_FILE: &str = "identity-key.pem";
 /// How long tasks may take to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -219,6 +219,7 @@ impl Agent {
             }),
             connections: Arc::new(Connections::default()),
             settling: Arc::new(Settling::default()),
+            failures: Arc::new(Failures::default()),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
             uses: watch::Sender::default(),
@@ -348,23 +349,13 @@ impl Agent {
     }
 }
 
-/// The folder and files of the state directory that only the agent's user may enter, read or change.
-#[must_use]
-pub fn private_paths(state: &Path) -> [PathBuf; 4] {
-    let identity = state.join("identity");
-    let key = IdentityDir::new(&identity).key_file();
-    [identity, key, state.join(IDENTITY_KEY_FILE), state.join("agent.redb")]
-}
-
 /// Opens the store, and loads or makes the identity key.
 fn open_state(
     state: &Path,
     copy: Option<Arc<dyn StateCopy>>,
     entropy: &dyn Entropy,
 ) -> Result<(Store, IdentityKey), AgentError> {
-    for path in private_paths(state) {
-        private_files::check(&path)?;
-    }
+    check_state_files(state)?;
     let store = Store::open_with(state, copy)?;
     Ok((store, IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy)?))
 }

@@ -41,7 +41,7 @@ pub use namespace::NamespaceDelivery;
 pub use node_cleaner::{CLEANING_NAMESPACE, NodeCleaner};
 pub use origin_file::OriginFile;
 pub use origin_secret::OriginSecret;
-pub use virtual_node::{LentNode, NodeLender, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
+pub use virtual_node::{LentNode, NodeBorrower, NodeLender, VirtualNodeDonor, VirtualNodeOrigin, VirtualNodes};
 
 /// A lease as the donor's delivery needs it.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comity_agent_model::settings::{InvalidSetting, InvalidSettings};
-use comity_runtime::LogFormat;
 use comity_runtime::telemetry::{OTLP_ENDPOINT_VARIABLE, TelemetryError};
+use comity_runtime::{LogFormat, private_files};
 
 use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig, StandbySettings};
 use crate::enrollment::token_source::JoinTokenSource;
@@ -89,9 +89,16 @@ impl Settings {
         self.config.clone().or_else(in_state)
     }
 
-    /// The file, overridden by flags and variables.
+    /// The file, overridden by flags and variables. Refuses a file that other users could change: it has the cluster's
+    /// own policy.
     pub(super) fn resolve(self) -> Result<Config, ConfigError> {
-        let mut config = self.file().as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
+        let mut config = match self.file() {
+            Some(file) => {
+                private_files::check_writers(&file)?;
+                Config::read(&file)?
+            }
+            None => Config::default(),
+        };
         if let Some(state) = self.state {
             config.state_dir = state;
         }

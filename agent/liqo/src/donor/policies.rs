@@ -102,7 +102,7 @@ impl Default for PolicySettings {
 /// compared.
 #[must_use]
 pub(crate) fn policy_objects(settings: &PolicySettings) -> Vec<Value> {
-    let others = [consumer_objects::objects(settings), pods::pod(), consumer_objects::grants(settings)];
+    let others = [consumer_objects::objects(settings), pods::pod(settings), consumer_objects::grants(settings)];
     let all = expressions::all(settings).into_iter().chain(others);
     all.flat_map(|policy| [policy.object(), policy.binding(settings)]).collect()
 }

@@ -56,6 +56,21 @@ fn each_policy_has_a_binding_that_denies() {
     }
 }
 
+#[test]
+fn default_priority_class_of_the_donor_pushes_its_own_pods_away() {
+    let judged = |settings: &PolicySettings| {
+        let policy = pods::pod(settings).object();
+        let condition = policy["spec"]["matchConditions"][0]["expression"].as_str().unwrap().to_owned();
+        let last = policy["spec"]["validations"].as_array().unwrap().last().unwrap()["expression"].clone();
+        (condition, last.as_str().unwrap().to_owned())
+    };
+    let (condition, holds) = judged(&PolicySettings::default());
+    assert!(condition.ends_with(" || object.spec.?priority.orValue(0) > 0"), "{condition}");
+    assert!(holds.contains(" || object.spec.?priority.orValue(0) <= 0 || ") && holds.ends_with(" in []"), "{holds}");
+    let offers = PolicySettings { priority_classes: vec!["lent".into()], ..PolicySettings::default() };
+    assert!(judged(&offers).1.ends_with(" in ['lent']"));
+}
+
 /// The ConfigMap `comity-liqo-grants` decides what consumers may do.
 #[test]
 fn only_the_agent_writes_the_grants() {
