@@ -16,8 +16,8 @@ use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_state::state_copy::StateCopy;
 use comity_agent_state::store::{Store, StoreError};
 use comity_runtime::{
-    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, Readiness,
-    ReadinessGuard, Shutdown, SystemClock, SystemEntropy, TrustedRoots,
+    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityKey, IdentitySource, Readiness, ReadinessGuard,
+    Shutdown, SystemClock, SystemEntropy, TrustedRoots,
 };
 use tokio::sync::{Notify, watch};
 
