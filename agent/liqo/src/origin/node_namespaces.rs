@@ -13,6 +13,7 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ObjectMeta;
 use kube::core::DynamicObject;
+use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::watch_object;
 use kube::{Api, ResourceExt as _};
 
@@ -43,14 +44,13 @@ impl LiqoOrigin {
     /// Restores the ConfigMap when somebody changed or deleted it: without it the policy refuses nothing.
     pub(super) async fn keep_node_namespaces(self) {
         let maps = Api::<ConfigMap>::namespaced(self.client.clone(), &self.settings.agent_namespace);
-        let mut changes = std::pin::pin!(watch_object(maps, NAMESPACES_MAP));
+        let mut changes = std::pin::pin!(watch_object(maps, NAMESPACES_MAP).default_backoff());
         let mut tick = tokio::time::interval(RESTORE_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut told = String::new();
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                // A watch that fails has a pause of its own.
                 Some(_) = changes.next() => {}
             }
             let error = self.publish_node_namespaces().await.err().map(|error| error.to_string()).unwrap_or_default();
