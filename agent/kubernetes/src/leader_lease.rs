@@ -249,11 +249,13 @@ mod tests {
 
     const TERM: Duration = Duration::from_secs(600);
 
+    type Write = fn(&mut Lease);
+
     /// A Lease on an API server, and what others write to it just before the next writes of a candidate.
     #[derive(Clone, Default)]
     struct Stored {
         lease: Arc<Mutex<(Lease, u64)>>,
-        others: Arc<Mutex<Vec<fn(&mut Lease)>>>,
+        others: Arc<Mutex<Vec<Write>>>,
     }
 
     impl Stored {
@@ -323,7 +325,7 @@ mod tests {
     async fn a_successor_takes_over_at_once_although_others_changed_the_returned_lease() {
         let stored = Stored::default();
         let first = stored.holder().await;
-        stored.others.lock().unwrap().extend([annotate as fn(&mut Lease); 2]);
+        stored.others.lock().unwrap().extend([annotate as Write; 2]);
         first.release().await.unwrap();
         assert!(stored.others.lock().unwrap().is_empty());
         assert!(stored.now().metadata.annotations.is_some(), "what others wrote stays");
@@ -340,7 +342,7 @@ mod tests {
 
         let endless = Stored::default();
         let first = endless.holder().await;
-        endless.others.lock().unwrap().extend([annotate as fn(&mut Lease); MAX_TRIES]);
+        endless.others.lock().unwrap().extend([annotate as Write; MAX_TRIES]);
         assert!(matches!(first.release().await, Err(LeaderLeaseError::Contended { .. })));
     }
 

@@ -271,6 +271,7 @@ async fn grants_follow_from_the_records_also_after_a_restart() {
     let home = tempfile::tempdir().unwrap();
     let grant = Grant {
         origin_liqo_id: "liqo-2".into(),
+        namespace: "team-a".into(),
         resources: [("nvidia.com/gpu".to_owned(), "2".to_owned())].into(),
         node_selector: [("kubernetes.io/hostname".to_owned(), "a".to_owned())].into(),
         node_labels: std::collections::BTreeMap::new(),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::attempt::{Act, Attempt};
 use super::consumer::{Consumer, namespace_map_of, shadow_pod_of, slice};
-use super::lab::{POD_NAMESPACE, TENANT_NAMESPACE};
+use super::lab::{OTHER_NAMESPACE, POD_NAMESPACE, TENANT_NAMESPACE};
 
 fn gpus(count: &str) -> Value {
     json!({ "cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": count })
@@ -308,6 +308,11 @@ fn pods() -> Vec<Attempt> {
             "the GPUs of another lease's nodes",
             "may not name another lease",
             in_pod("nodeSelector", json!({ "kubernetes.io/os": "linux", "lease.comity.dev/lease-9": "true" })),
+        ),
+        open(
+            "run in the namespace of another tenant of its cluster",
+            "run in the namespace of its lease only, team-a-origin",
+            pod(|object| object["metadata"]["namespace"] = json!(OTHER_NAMESPACE)),
         ),
         open("the host's network", "host namespaces", in_pod("hostNetwork", json!(true))),
         open("the host's processes", "host namespaces", in_pod("hostPID", json!(true))),

@@ -261,22 +261,23 @@ mod tests {
         let (calls, ledger) = (LongCalls::with_threads(2), Ledger::default());
         let (started, computing) = mpsc::channel();
         let mut releases = Vec::new();
-        let mut begin = async |caller: &str| {
-            let under_way = calls.slots.under_way();
+        let mut begin = |caller: &str| {
             let (release, wait) = mpsc::channel();
-            let call = start(&calls, &ledger, caller, started.clone(), wait);
-            while calls.slots.under_way() == under_way && !call.is_finished() {
+            releases.push(release);
+            start(&calls, &ledger, caller, started.clone(), wait)
+        };
+        let counted = async |number: usize| {
+            while calls.slots.under_way() < number {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
-            releases.push(release);
-            call
         };
         let mut running = Vec::new();
-        for _ in 0..LONG_CALLS.per_caller {
-            running.push(begin("alice").await);
+        for number in 1..=LONG_CALLS.per_caller {
+            running.push(begin("alice"));
+            counted(number).await;
         }
         // A storm of one caller is refused, and the rest of it has one thread.
-        let refused = begin("alice").await.await.unwrap().unwrap_err();
+        let refused = begin("alice").await.unwrap().unwrap_err();
         let expected = "spiffe://comity.example/user/alice has 4 quotes, explanations and checks under way, which is \
                         the limit of one caller";
         assert_eq!(refused.to_string(), expected);
@@ -285,7 +286,8 @@ mod tests {
         assert!(ledger.state.try_write().is_ok(), "a long call holds the lock of the state");
         // Another caller passes those of the first that wait.
         for other in ["bob", "carol"] {
-            running.push(begin(other).await);
+            running.push(begin(other));
+            counted(running.len()).await;
         }
         assert_eq!(computing.recv_timeout(PATIENCE).unwrap(), "bob");
         assert!(computing.recv_timeout(MOMENT).is_err(), "three long calls compute at once");

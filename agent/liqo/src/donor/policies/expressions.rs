@@ -239,6 +239,13 @@ fn whose_pod() -> Vec<Validation> {
              request.userInfo.groups",
             "'pods of ' + variables.consumer + ' run in its own remote namespaces only'",
         ),
+        // All slices of a consumer have the same rights in all of its remote namespaces, which may be other tenants'.
+        refuse(
+            "variables.consumer == '' || request.namespace in variables.data['namespaces.' + \
+             variables.user].split(',')",
+            "'pods of ' + variables.user + ' run in the namespace of its lease only, ' + \
+             variables.data['namespaces.' + variables.user]",
+        ),
         refuse(
             "has(namespaceObject.metadata.labels) && 'pod-security.kubernetes.io/enforce' in \
              namespaceObject.metadata.labels && namespaceObject.metadata.labels['pod-security.kubernetes.io/enforce'] \
