@@ -124,7 +124,7 @@ impl Context {
     /// Authenticates the caller of a stream and checks `rpc` against the authorization table. The stream must end with
     /// [`caller_ended`](Self::caller_ended).
     pub async fn admit_stream<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<CallerLife, RpcError> {
-        let life = CallerLife::begin(request.extensions().get::<PeerInfo>().cloned(), &self.group).await?;
+        let life = CallerLife::begin(request.extensions().get::<PeerInfo>().cloned(), rpc, &self.group).await?;
         self.admit_caller(rpc, life.caller()).await?;
         Ok(life)
     }

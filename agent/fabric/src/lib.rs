@@ -162,8 +162,8 @@ impl Fabric {
 
     /// Adds a peering and begins its handshake.
     ///
-    /// Adding the same peering, epoch and keys again changes only the endpoint candidates; another epoch, or other keys,
-    /// replace the tunnel. Must be called within a tokio runtime; in mode `tun` it takes some milliseconds.
+    /// Adding the same peering, epoch and keys again changes only the endpoint candidates; another epoch, or other
+    /// keys, replace the tunnel. Must be called within a tokio runtime; in mode `tun` it takes some milliseconds.
     ///
     /// # Errors
     /// [`FabricError::KeyInUse`], [`FabricError::TooManyPeerings`], [`FabricError::TooManyEndpoints`] or

@@ -153,3 +153,36 @@ impl Settings {
         Ok(config)
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    #[test]
+    fn other_user_rewrites_agent_configuration() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join(CONFIG_FILE);
+        fs::write(&file, "reserve: {gpusPerNode: 1}\n").unwrap();
+        let resolve = |mode| {
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            Line::parse_from(["agent", "--config", file.to_str().unwrap()]).settings.resolve()
+        };
+        for mode in [0o664, 0o646, 0o666] {
+            let error = resolve(mode).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("run: chmod go-w {}", file.display())), "{mode:o}: {error}");
+        }
+        assert_eq!(resolve(0o644).unwrap().reserve.gpus_per_node, 1);
+    }
+}

@@ -42,8 +42,8 @@ enum RenewError {
     BeginsLater(Duration),
 }
 
-/// Checks that a renewal leaves this agent with a certificate that is valid now, and for as long as before: without one it
-/// could renew no more, and would have to join again.
+/// Checks that a renewal leaves this agent with a certificate that is valid now, and for as long as before: without
+/// one it could renew no more, and would have to join again.
 fn check_life(present_end: SystemTime, next: (SystemTime, SystemTime), now: SystemTime) -> Result<(), RenewError> {
     let (begin, end) = next;
     if let Ok(wait) = begin.duration_since(now + CLOCK_DIFFERENCE) {

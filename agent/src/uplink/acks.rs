@@ -12,12 +12,12 @@ const SETTLING: Duration = Duration::from_secs(3);
 /// take that long. Afterwards the end is reported again: whoever acknowledged it may not have written it down.
 const END_KNOWN: Duration = Duration::from_secs(300);
 
-/// How long a report may wait for its acknowledgement on one stream. A group without a leader, and one that slows down a
-/// cluster's reports, needs less.
+/// How long a report may wait for its acknowledgement on one stream. A group without a leader, and one that slows down
+/// a cluster's reports, needs less.
 const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(120);
 
-/// Waits for the acknowledgement of the oldest report that a stream carried: a broker that falls silent must not hold an
-/// agent for as long as its connection stands.
+/// Waits for the acknowledgement of the oldest report that a stream carried: a broker that falls silent must not hold
+/// an agent for as long as its connection stands.
 #[derive(Default)]
 pub(super) struct AckWait {
     oldest: Option<(u64, Duration)>,

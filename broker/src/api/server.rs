@@ -69,10 +69,15 @@ pub async fn serve_clients(
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+    health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+    let mut caught_up = context.group.caught_up();
     let stopping = {
         let stop = stop.clone();
         async move {
+            let caught_up = stop.run_until_cancelled(caught_up.wait_for(|caught_up| *caught_up)).await;
+            if caught_up.is_some_and(|caught_up| caught_up.is_ok()) {
+                health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+            }
             stop.cancelled().await;
             health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         }

@@ -176,8 +176,8 @@ impl HostileFederation {
         self.home.path().join(cluster)
     }
 
-    /// Grants an honest lease of whole GPUs, and waits until it is active; returns its id. As a scheduler does, it grants
-    /// another one in place of a lease that ended before it was active.
+    /// Grants an honest lease of whole GPUs, and waits until it is active; returns its id. As a scheduler does, it
+    /// grants another one in place of a lease that ended before it was active.
     ///
     /// # Errors
     /// When none becomes active.
@@ -210,19 +210,11 @@ impl HostileFederation {
         })
     }
 
-    /// Waits until a lease is active.
-    ///
-    /// # Errors
-    /// When it does not become active.
-    pub(crate) async fn lease_active(&self, lease: &str) -> Result<()> {
-        until(&format!("{lease} to be active"), PATIENCE, async || Ok(self.is_active(lease)?.then_some(()))).await
-    }
-
     /// Whether a lease is active.
     ///
     /// # Errors
     /// When it ended.
-    fn is_active(&self, lease: &str) -> Result<bool> {
+    pub(crate) fn is_active(&self, lease: &str) -> Result<bool> {
         self.tend();
         self.broker.read(|books| {
             let found = books.leases.get(lease).with_context(|| format!("{lease} ended"))?;

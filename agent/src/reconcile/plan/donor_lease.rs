@@ -90,8 +90,8 @@ fn admit(snapshot: &Snapshot<'_>, lease: &Lease, bound: BoundPeering, ledger: &m
     }
     let (is_known, fence) = (snapshot.records.donors.contains_key(&lease.id), snapshot.records.fence);
     if !is_known && lease.fencing_token <= fence {
-        // Unknown, and older than a lease that was admitted: it ended here before, or the later one was of a broker that
-        // skipped tokens. An honest one that learns of the fence places the next lease above it.
+        // Unknown, and older than a lease that was admitted: it ended here before, or the later one was of a broker
+        // that skipped tokens. An honest one that learns of the fence places the next lease above it.
         let message = format!(
             "its fencing token {} is not above {fence}, the highest one that this donor admitted; request a new lease",
             lease.fencing_token

@@ -19,8 +19,8 @@ pub(super) struct TakeDown {
     pub(super) own_end_ms: Option<u64>,
 }
 
-/// Whether a lease is past its end and the outage grace while no broker can be reached. The broker says when it ends, but
-/// not later than this cluster's own limit does.
+/// Whether a lease is past its end and the outage grace while no broker can be reached. The broker says when it ends,
+/// but not later than this cluster's own limit does.
 fn is_past_grace(snapshot: &Snapshot<'_>, lease: &Lease, own_end_ms: Option<u64>) -> bool {
     let term_end_ms = Some(lease.expires_at_ms).filter(|end| *end > 0);
     let end_ms = term_end_ms.into_iter().chain(own_end_ms).min();

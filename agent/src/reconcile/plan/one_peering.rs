@@ -111,8 +111,8 @@ impl OnePeering<'_> {
         }
     }
 
-    /// Whether this is a peering beyond those that the fabric can have. One that a broker invents costs the disk space of
-    /// its keys until the agent has forgotten it, one after another.
+    /// Whether this is a peering beyond those that the fabric can have. One that a broker invents costs the disk space
+    /// of its keys until the agent has forgotten it, one after another.
     fn is_one_too_many(&self) -> bool {
         let records = self.snapshot.records;
         let is_new = records.epochs(self.peering.id).next().is_none();
@@ -204,8 +204,8 @@ impl OnePeering<'_> {
         self.snapshot.live.tunnels.get(&self.peering.id).copied()
     }
 
-    /// Brings up the tunnel of an epoch, also in place of one with a higher number: otherwise a broker that once named a
-    /// huge epoch would keep every later one from its tunnel.
+    /// Brings up the tunnel of an epoch, also in place of one with a higher number: otherwise a broker that once named
+    /// a huge epoch would keep every later one from its tunnel.
     fn configure(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
         if record.is_complete() && self.tunnel() != Some(record.epoch) {
             steps.push(ConfigureFabric { peering: record.peering, epoch: record.epoch }.into());

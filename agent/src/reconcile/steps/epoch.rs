@@ -101,8 +101,8 @@ mod tests {
 
     use super::*;
 
-    /// With the highest sequence it would keep out every later envelope of its kind, and an acknowledgement would make an
-    /// honest broker delete the true one, which has the same key.
+    /// With the highest sequence it would keep out every later envelope of its kind, and an acknowledgement would make
+    /// an honest broker delete the true one, which has the same key.
     #[tokio::test]
     async fn broker_forges_an_envelope_of_the_highest_sequence() {
         let home = tempfile::tempdir().unwrap();

@@ -149,7 +149,11 @@ fn command_for(state: &State, event: &Event) -> Command {
                 5 => LeaseOutcome::Checkpointed,
                 6 => LeaseOutcome::Idle { idle_for: Millis(20_000) },
                 7 => LeaseOutcome::InUse,
-                _ => LeaseOutcome::Failed { code: "test".into(), message: "planned".into() },
+                _ => LeaseOutcome::Failed {
+                    code: "test".into(),
+                    message: "planned".into(),
+                    highest_fencing_token: lease.0 * 3,
+                },
             };
             let fencing_token = held.map_or(1, |held| held.fencing_token);
             Command::ReportLease(ReportLease { cluster: by, lease, fencing_token, outcome })
