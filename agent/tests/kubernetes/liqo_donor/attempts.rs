@@ -367,6 +367,22 @@ fn pods() -> Vec<Attempt> {
             init_container(json!({ "requests": gpu, "limits": gpu }), json!({ "restartPolicy": "Always" })),
         ),
         open(
+            "CPU of sidecars that is not counted",
+            "of a pod request at most cpu 100m",
+            in_pod(
+                "initContainers",
+                json!([("one", "60m"), ("two", "60m")].map(|(name, cpu)| json!({
+                    "name": name, "image": "example.invalid/work:1", "restartPolicy": "Always",
+                    "resources": { "requests": { "cpu": cpu, "memory": "1Mi" } },
+                }))),
+            ),
+        ),
+        open(
+            "memory of a sidecar that is not counted",
+            "of a pod request at most cpu 100m",
+            init_container(json!({ "requests": { "memory": "257Mi" } }), json!({ "restartPolicy": "Always" })),
+        ),
+        open(
             "devices by a resource claim",
             "resource claims are not offered",
             in_pod("resourceClaims", json!([{ "name": "gpu", "resourceClaimTemplateName": "all" }])),

@@ -214,6 +214,7 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
                 list(&container_resources::PLAIN)
             ),
         ),
+        container_resources::sidecars(),
     ]);
     let mut validations = whose_pod();
     validations.extend(which_node(settings));
