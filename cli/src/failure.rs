@@ -3,7 +3,7 @@
 use comity_proto::error_detail;
 use comity_runtime::redact_secrets;
 use comity_runtime::tls::{ConnectError, DialError};
-use comity_types::printable_json;
+use comity_types::{printable_json, printable_line};
 use serde::Serialize;
 use tonic::{Code, Status};
 
@@ -115,7 +115,8 @@ impl Failure {
         if !self.field.is_empty() {
             let value = match wire_names::value_as_written(self.written_in, &self.field, &self.value).as_str() {
                 "" => String::new(),
-                value => format!(" = {value:?}"),
+                // A broker escaped its text already.
+                value => format!(" = \"{}\"", printable_line(value)),
             };
             let field = wire_names::field_as_written(self.written_in, &self.field);
             text.push_str(&format!("field: {field}{value}\n"));
@@ -237,6 +238,14 @@ mod tests {
                 r#""value":"9","remedy":"ask for 8","exitCode":1}}"#
             )
         );
+    }
+
+    #[test]
+    fn what_a_broker_escaped_is_not_escaped_again() {
+        let failure = Failure::refused("not-found", r#"no lease "\u{1b}[2J""#).field("lease", r"\u{1b}[2J");
+        assert_eq!(failure.text(), "error: no lease \"\\u{1b}[2J\"\nfield: <LEASE> = \"\\u{1b}[2J\"\n");
+        let raw = Failure::usage("no such file").field("--file", "a\u{1b}b");
+        assert_eq!(raw.text(), "error: no such file\nfield: --file = \"a\\u{1b}b\"\n");
     }
 
     #[test]

@@ -101,7 +101,7 @@ impl Refusal {
         let value = shorten(&value.to_string());
         Self {
             code: Code::InvalidField,
-            reason: format!("{field} {value:?} {why}"),
+            reason: format!("{field} \"{value}\" {why}"),
             field: field.to_owned(),
             value,
             remedy: remedy.into(),
@@ -114,7 +114,7 @@ impl Refusal {
         let value = shorten(&value.to_string());
         Self {
             code: Code::NotFound,
-            reason: format!("no {what} {value:?}"),
+            reason: format!("no {what} \"{value}\""),
             field: field.to_owned(),
             value,
             remedy: match what {

@@ -161,7 +161,7 @@ impl FederationHandlers {
         }
         Err(Refusal::invalid(
             "voucher",
-            "",
+            voucher,
             &format!("is not a voucher of institution {institution} for this cluster and its identity key"),
             "let the institution make it again (comity cluster voucher create), or add its key to the Institution document",
         )
@@ -233,7 +233,7 @@ fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
     identity.verify(JOIN_PROOF_DOMAIN, &[csr.as_bytes()], &proof).map_err(|_| {
         Refusal::invalid(
             "identity_proof",
-            "",
+            &proof,
             "is not this identity key's signature over the CSR",
             "sign the CSR's DER with the identity key that is being registered",
         )
