@@ -253,12 +253,16 @@ mod tests {
 
     #[test]
     fn fields_of_policy_documents_keep_their_names() {
-        let remedy = "ask a maintainer to add this to `spec.members` of Tenant poly-ml: `- {id: \"x\", role: submitter}`";
+        let remedy =
+            "ask a maintainer to add this to `spec.members` of Tenant poly-ml: `- {id: \"x\", role: submitter}`";
         for written_in in [WrittenIn::Flags, WrittenIn::File] {
             assert_eq!(as_written(written_in, "spec.tenant", remedy), remedy);
         }
         let mixed = "`spec.members` of Tenant t does not name you; set spec.tenant";
-        assert_eq!(as_written(WrittenIn::Flags, "", mixed), "`spec.members` of Tenant t does not name you; set --tenant");
+        assert_eq!(
+            as_written(WrittenIn::Flags, "", mixed),
+            "`spec.members` of Tenant t does not name you; set --tenant"
+        );
     }
 
     /// Fields that this client always sets rightly.

@@ -273,7 +273,9 @@ impl Grant<'_> {
                 format!("to `spec.members` of {document}: `- {{id: \"{id}\", role: {}}}`", role.as_str())
             }
             Self::Operator => format!("to `spec.operators` of its Institution document: `- \"{id}\"`"),
-            Self::Maintainer | Self::Nobody => format!("to `spec.maintainers` of the Federation document: `- \"{id}\"`"),
+            Self::Maintainer | Self::Nobody => {
+                format!("to `spec.maintainers` of the Federation document: `- \"{id}\"`")
+            }
             Self::BrokerOperator => {
                 let entry = format!("to `spec.brokerOperators` of the Federation document: `- \"{id}\"`");
                 return format!("ask a broker operator to add this {entry}");

@@ -113,7 +113,7 @@ async fn join_tokens_are_single_use_and_expire() {
     assert_refused(client.check_join(short).await, Code::InvalidArgument, "nonce", "1 bytes");
 
     let bad = v1::JoinRequest { identity_proof: vec![7; 64], ..good.clone() };
-    let sevens = format!("ed25519:{}…", &"BwcH".repeat(18));
+    let sevens = format!("ed25519:{}…", "BwcH".repeat(18));
     assert_refused(client.join(bad).await, Code::InvalidArgument, "identity_proof", &sevens);
     let bad = v1::JoinRequest { secret: vec![7; 31], ..good.clone() };
     assert_refused(client.join(bad).await, Code::InvalidArgument, "secret", "31 bytes");

@@ -1,8 +1,8 @@
 //! Evicted clusters, revoked users and suspended institutions.
 
 use comity_core::command::{
-    CancelRequest, EvictCluster, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PeeringOutcome, RecordCertificate,
-    RenewLease, ResumeInstitution, RevokeUser, SuspendInstitution,
+    CancelRequest, EvictCluster, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PeeringOutcome,
+    RecordCertificate, RenewLease, ResumeInstitution, RevokeUser, SuspendInstitution,
 };
 use comity_core::demand::Share;
 use comity_core::log::LOG_FORMAT;
@@ -319,7 +319,11 @@ fn a_lease_of_a_suspended_origin_ends_once_its_donor_is_clean() {
     let (mut federation, request, lease, _) = lent();
     federation.ok(Command::CancelRequest(CancelRequest { request }));
     federation.report_lease("north", lease, LeaseOutcome::Clean);
-    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending, "an origin in good standing has yet to report");
+    assert_eq!(
+        federation.state.leases[&lease].state,
+        LeaseState::Ending,
+        "an origin in good standing has yet to report"
+    );
     federation.ok(suspend("western", LeaseTreatment::Finish));
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Ended);
 
