@@ -2,17 +2,17 @@
 
 pub(super) const AGENT_EXAMPLES: &str = "\
 Examples:
-  comity-agent join agent.token                            # once, with the token of 'comity cluster invite'
+  comity-agent join agent.token  # from 'comity cluster invite', once
   comity-agent run --config /var/lib/comity-agent/agent.yaml";
 
 pub(super) const RUN_EXAMPLES: &str = "\
 Examples:
   comity-agent run --config /var/lib/comity-agent/agent.yaml
-  comity-agent run --config agent.yaml --dump-config        # what is in force, or why it is invalid";
+  comity-agent run --config agent.yaml --dump-config  # what is in force";
 
 pub(super) const JOIN_EXAMPLES: &str = "\
 Examples:
-  comity-agent join agent.token                            # a file with the token; - reads standard input
+  comity-agent join agent.token  # a file with the token; - reads standard input
   echo TOKEN | comity-agent join -";
 
 pub(super) const DOCTOR_EXAMPLES: &str = "\
@@ -30,7 +30,7 @@ Examples:
 
 pub(super) const IDENTITY_KEY_EXAMPLES: &str = "\
 Examples:
-  comity-agent identity-key --state /var/lib/comity-agent   # prints ed25519:...";
+  comity-agent identity-key --state /var/lib/comity-agent";
 
 pub(super) const PEERS_EXAMPLES: &str = "\
 Examples:
@@ -52,11 +52,11 @@ Examples:
 
 pub(super) const NODE_EXAMPLES: &str = "\
 Examples:
-  comity-agent node --namespace comity-system              # deploy/agent/tun/nodes.yaml runs it";
+  comity-agent node  # as deploy/agent/tun/nodes.yaml runs it";
 
 pub(super) const READ_DEVICES_EXAMPLES: &str = "\
 Examples:
-  comity-agent read-devices --node gpu-1                   # deploy/agent/devices.yaml runs it";
+  comity-agent read-devices --node gpu-1  # deploy/agent/devices.yaml runs it";
 
 pub(super) const LIQO_POLICIES_EXAMPLES: &str = "\
 Examples:
@@ -64,9 +64,9 @@ Examples:
 
 pub(super) const WEBHOOK_EXAMPLES: &str = "\
 Examples:
-  comity-agent webhook install --config agent.yaml         # with your own kubeconfig";
+  comity-agent webhook install --config agent.yaml  # with your own kubeconfig";
 
 pub(super) const WEBHOOK_INSTALL_EXAMPLES: &str = "\
 Examples:
-  comity-agent webhook install --config agent.yaml         # with your own kubeconfig
+  comity-agent webhook install --config agent.yaml  # with your own kubeconfig
   comity-agent webhook install --config agent.yaml --dry-run";
