@@ -12,6 +12,8 @@ use crate::wire_names::{self, WrittenIn};
 
 /// A failure shows at most this much of a value.
 const SHOWN_VALUE_CHARS: usize = 200;
+/// Code of a call that would exceed a limit of the broker.
+const LIMIT_REACHED: &str = "limit-reached";
 
 /// Why a command failed. Never holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -105,6 +107,18 @@ impl Failure {
     pub const fn written_in(mut self, written_in: WrittenIn) -> Self {
         self.written_in = written_in;
         self
+    }
+
+    /// Whether a read that failed like this may succeed later: no broker answered, or the caller's share was used up.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.exit == Exit::Unavailable || self.is_limit()
+    }
+
+    /// Whether the broker refused the call because of a limit.
+    #[must_use]
+    pub fn is_limit(&self) -> bool {
+        self.code == LIMIT_REACHED
     }
 
     /// For people, with the flag or the file's field in place of each wire field.
@@ -274,6 +288,9 @@ mod tests {
         ] {
             assert_eq!(Failure::from(status(grpc, stable)).exit.number(), exit, "{stable}");
         }
+        let passes = |grpc, stable| Failure::from(status(grpc, stable)).is_passing();
+        assert!(passes(Code::ResourceExhausted, "limit-reached") && passes(Code::Unavailable, "unavailable"));
+        assert!(!passes(Code::PermissionDenied, "revoked") && !passes(Code::ResourceExhausted, "message-too-large"));
         let bare = Failure::from(Status::unavailable("127.0.0.1:1: refused"));
         assert_eq!((bare.exit, bare.reason.as_str()), (Exit::Unavailable, "127.0.0.1:1: refused"));
         assert!(bare.remedy.contains("COMITY_BROKER"));

@@ -30,7 +30,8 @@ Examples:
   comity login --renew                 new key and certificate now; commands do it when it is time
 
 Makes your key on this machine, gets a certificate for it, and saves both with the brokers' addresses
-as a context, which becomes the current one ('comity context use NAME' goes back). Its name is the federation's unless you give another.
+as a context. Its name is the federation's unless you give another. It becomes the current one: if
+there was another, the command says how to go back.
 The key is on disk before the token is used: if something fails after that, repeat the command.
 ";
 

@@ -10,7 +10,6 @@ mod frame;
 use self::frame::{Frame, Order};
 use super::status::Observed;
 use crate::clock::now_ms;
-use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, Changes, Key, Screen};
 use crate::output::Format;
@@ -73,10 +72,9 @@ async fn live(session: &Session, channel: &BrokerChannel, observed: Observed) ->
                 }
             }
         };
-        match newer {
+        match changes.judge(newer)? {
             Ok(observed) => (frame, footer) = (Frame::new(observed, frame.order()), FOOTER.to_owned()),
-            Err(failure) if failure.exit == Exit::Unavailable => footer = format!("not up to date: {}", failure.reason),
-            Err(failure) => return Err(failure),
+            Err(failure) => footer = format!("not up to date: {}", failure.reason),
         }
     }
 }

@@ -10,7 +10,6 @@ use clap::Args;
 use super::changes::{ChangeSource, Changes};
 use super::screen::{Key, Screen};
 use crate::clock::now_ms;
-use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer as _, Format, Sheet, write_stdout};
 use crate::session::Session;
@@ -79,10 +78,9 @@ where
                 () = tokio::time::sleep(REPAINT_INTERVAL) => {}
             }
         }
-        match read().await {
+        match changes.judge(read().await)? {
             Ok(newer) => (list, trouble) = (newer, None),
-            Err(failure) if failure.exit == Exit::Unavailable => trouble = Some(failure),
-            Err(failure) => return Err(failure),
+            Err(failure) => trouble = Some(failure),
         }
     }
     drop(screen);
@@ -112,10 +110,8 @@ where
     loop {
         write_stdout(&printed.text(session.format, &list, now_ms())?)?;
         changes.after(list.revision).await;
-        match read().await {
-            Ok(newer) => list = newer,
-            Err(failure) if failure.exit == Exit::Unavailable => {}
-            Err(failure) => return Err(failure),
+        if let Ok(newer) = changes.judge(read().await)? {
+            list = newer;
         }
     }
 }
