@@ -55,20 +55,22 @@ async fn live(session: &Session, channel: &BrokerChannel, observed: Observed) ->
     let mut footer = FOOTER.to_owned();
     let mut screen = Screen::open()?;
     loop {
-        // The view stays responsive while the broker answers.
-        let read = async {
-            changes.after(0).await;
-            Observed::read(session, channel).await
-        };
-        tokio::pin!(read);
-        let newer = loop {
-            screen.draw(&frame.sheet(now_ms()).lines(session.page()), &footer)?;
-            tokio::select! {
-                newer = &mut read => break newer,
-                key = screen.key() => match key? {
-                    Key::Quit => return Ok(()),
-                    Key::Sort => frame.sort(frame.order().next()),
-                    Key::Repaint => {}
+        let newer = {
+            // The view stays responsive while the broker answers.
+            let read = async {
+                changes.after(0).await;
+                Observed::read(session, channel).await
+            };
+            tokio::pin!(read);
+            loop {
+                screen.draw(&frame.sheet(now_ms()).lines(session.page()), &footer)?;
+                tokio::select! {
+                    newer = &mut read => break newer,
+                    key = screen.key() => match key? {
+                        Key::Quit => return Ok(()),
+                        Key::Sort => frame.sort(frame.order().next()),
+                        Key::Repaint => {}
+                    }
                 }
             }
         };

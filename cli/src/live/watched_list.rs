@@ -67,15 +67,16 @@ where
     let mut trouble: Option<Failure> = None;
     let mut screen = Screen::open()?;
     'read: loop {
-        let revision = list.revision;
-        let change = changes.after(revision);
-        tokio::pin!(change);
-        loop {
-            screen.draw(&sheet(&list, trouble.as_ref()).lines(session.page()), "q quits, arrows scroll")?;
-            tokio::select! {
-                () = &mut change => break,
-                key = screen.key() => if key? == Key::Quit { break 'read },
-                () = tokio::time::sleep(REPAINT_INTERVAL) => {}
+        {
+            let change = changes.after(list.revision);
+            tokio::pin!(change);
+            loop {
+                screen.draw(&sheet(&list, trouble.as_ref()).lines(session.page()), "q quits, arrows scroll")?;
+                tokio::select! {
+                    () = &mut change => break,
+                    key = screen.key() => if key? == Key::Quit { break 'read },
+                    () = tokio::time::sleep(REPAINT_INTERVAL) => {}
+                }
             }
         }
         match changes.judge(read().await)? {
