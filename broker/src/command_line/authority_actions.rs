@@ -24,7 +24,7 @@ The next root:
   comity-broker ca root --succeeds ROOT --out ROOT2
   comity-broker ca intermediate --root ROOT2 --out next         # install it on each broker
   comity-broker ca intermediate --root ROOT2 --drop-previous --out last
-                                                                # install it when all certificates are renewed";
+                                                                # install it when 'comity raft status' shows no old root";
 
 /// `comity-broker ca`.
 #[derive(Debug, Args)]

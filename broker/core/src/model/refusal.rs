@@ -108,6 +108,12 @@ impl Refusal {
         }
     }
 
+    /// A refusal of an invalid field whose value helps nobody, such as a signature; reads "`field` `why`".
+    #[must_use]
+    pub fn invalid_bytes(field: &str, why: &str, remedy: impl Into<String>) -> Self {
+        Self::new(Code::InvalidField, format!("{field} {why}"), remedy).at(field, "")
+    }
+
     /// A refusal because `what` does not exist.
     #[must_use]
     pub fn not_found(field: &str, value: impl fmt::Display, what: &str) -> Self {

@@ -2,10 +2,11 @@
 
 use comity_core::command::{
     CancelRequest, EvictCluster, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PeeringOutcome,
-    RecordCertificate, RenewLease, ResumeInstitution, RevokeUser, SuspendInstitution,
+    RecordCertificate, RecordIssuer, RenewLease, ResumeInstitution, RevokeUser, SuspendInstitution,
 };
 use comity_core::demand::Share;
 use comity_core::log::LOG_FORMAT;
+use comity_core::member_certificate::{CertificateHolder, MemberCertificate, RootUse};
 use comity_core::refusal::Code;
 use comity_core::revocation::{LeaseTreatment, RevocationEffects};
 use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, ReplyBody, Timestamp, scheduler};
@@ -358,6 +359,41 @@ fn what_a_revocation_ends_is_counted_by_what_happens_to_it() {
     assert_eq!(counts(&preview(&federation)), (0, 1, 0), "one that is ending is past all treatment");
     let suspended = effects(&mut federation, suspend("western", LeaseTreatment::Finish));
     assert_eq!(counts(&suspended), (0, 1, 0));
+}
+
+#[test]
+fn who_has_a_certificate_of_an_old_root_is_known_until_it_is_renewed_void_or_expired() {
+    let (old, new) = ("01".repeat(32), "02".repeat(32));
+    let mut federation = Federation::ready();
+    let end = federation.now + 86_400_000;
+    let record = |holder: CertificateHolder, root: &str, end: u64| {
+        let certificate = MemberCertificate { root_sha256: root.to_owned(), not_after: Timestamp(end) };
+        Command::RecordIssuer(RecordIssuer { holder, certificate })
+    };
+    let (of, user) =
+        (|name| CertificateHolder::Cluster(cluster(name)), |name: &str| CertificateHolder::User(name.into()));
+    for (number, holder) in [of("west"), of("north"), of("south"), user("alice"), user("bob")].into_iter().enumerate() {
+        federation.ok(record(holder, &old, end + number as u64));
+    }
+    let uses = |federation: &Federation, root: &str| {
+        let certificates = &federation.state.certificates;
+        certificates.by_root(Timestamp(federation.now)).get(root).cloned().unwrap_or_default()
+    };
+    let all = uses(&federation, &old);
+    assert_eq!((all.clusters.len(), all.users, all.last_not_after), (3, 2, Timestamp(end + 4)));
+
+    federation.ok(record(of("north"), &new, end * 2));
+    federation.ok(record(user("bob"), &new, end * 2));
+    federation.ok(evict("south", LeaseTreatment::Stop));
+    federation.ok(Command::RevokeUser(RevokeUser { user: "alice".to_owned() }));
+    let left = uses(&federation, &old);
+    assert_eq!((left.clusters, left.users), ([cluster("west")].into(), 0));
+    assert_eq!((uses(&federation, &new).clusters.len(), uses(&federation, &new).users), (1, 1));
+
+    federation.now = end;
+    assert_eq!(uses(&federation, &old), RootUse::default());
+    federation.ok(record(of("north"), &new, end * 2));
+    assert_eq!(federation.state.certificates.clusters.len(), 1, "what has expired is forgotten");
 }
 
 #[test]

@@ -60,6 +60,7 @@ impl EvictCluster {
         let invites: Vec<String> = invites.map(|(hash, _)| hash.clone()).collect();
         invites.iter().for_each(|hash| transition.remove_invite(hash));
         transition.withdraw_offer(&self.cluster);
+        transition.forget_certificate(&self.cluster);
         let requests = waiting_at(transition.state(), &self.cluster);
         transition.cancel_waiting(&requests, &format!("cluster {} was evicted", self.cluster));
         transition.withdraw_cluster(&self.cluster, self.leases);
