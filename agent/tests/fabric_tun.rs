@@ -290,7 +290,7 @@ fn unchanged(network: &str) -> PodNetwork {
 }
 
 fn reach(remote: &str, local: &str) -> Reach {
-    Reach { remote: [remote.parse().unwrap()].into(), local: [local.parse().unwrap()].into() }
+    Reach { remote: [remote.parse().unwrap()].into(), local: [local.parse().unwrap()].into(), ..Reach::default() }
 }
 
 #[test]
@@ -340,13 +340,17 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
         assert!(net.fragments(gateway).chars().all(|digit| digit == '0'), "{}", net.fragments(gateway));
     }
 
-    // The donor's API: from pods, from the node, and from the agent.
+    // The donor's API: from Liqo's pods, from the node, and from the agent.
     let target = SocketAddr::from((Ipv4Addr::LOCALHOST, 7000)).into();
     let exposure =
         net.within("gd", || donor_runtime.block_on(async { expose(&donor_peer, API_PORT, target) })).unwrap();
     let api: SocketAddr = REMOTE_API.parse().unwrap();
     assert!(origin_peer.forwards_api() && !donor_peer.forwards_api());
     let forwarded = net.within("go", || origin_runtime.block_on(async { forward_api(&origin_peer) })).unwrap();
+    // Other pods keep their way to that address, where nobody is.
+    assert!(net.talk("po", api, 1).is_err());
+    let with_client = || Reach { api_clients: [POD_O.into()].into(), ..reach("10.82.0.2/32", "10.81.0.0/24") };
+    at_origin(&mut || origin.set_reachable("tun-test", with_client()).unwrap());
     net.talk("po", api, 1000).unwrap();
     // Only by the API server's own address.
     let shown = ip(&format!("-n {} -4 address show dev comity0", net.name("go")));

@@ -20,6 +20,7 @@ mod attack_round;
 mod attacks_on_arithmetic;
 mod attacks_on_binding;
 mod attacks_on_messages;
+mod attacks_on_numbers;
 mod books;
 mod broker_core;
 mod hostile_broker;
@@ -75,7 +76,7 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
     let setup = Setup { certificate_validity: CERTIFICATE_VALIDITY, ..Setup::new(trust) };
     let mut federation = HostileFederation::start(setup).await?;
     let (mut ledger, mut dice, mut attacks) = (HostileLedger::default(), Dice::new(seed), BTreeMap::new());
-    let (start, mut waiting) = (Instant::now(), Vec::new());
+    let (start, mut waiting, mut before) = (Instant::now(), Vec::new(), None);
     while start.elapsed() < length {
         let kind = match waiting.pop() {
             Some(kind) => kind,
@@ -90,17 +91,21 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
                 continue;
             }
         };
-        if !attack(&federation, &mut ledger, &mut dice, kind).await? {
+        let healed = before.map_or_else(|| "the start".to_owned(), |kind: AttackKind| kind.name().to_owned());
+        if !attack(&federation, &mut ledger, &mut dice, kind, &healed).await? {
             break;
         }
         *attacks.entry(kind).or_default() += 1;
+        before = Some(kind);
     }
     // Whatever was tried, honest work goes on.
     if let Err(error) = federation.active_lease(1).await {
-        ledger.violate(format!("no honest lease becomes active at the end: {error:#}"));
+        let state = federation.describe().await;
+        ledger.violate(format!("no honest lease becomes active at the end: {error:#}\n{state}"));
     }
     ledger.check(&federation).await?;
-    let renewals = federation.broker.renewals();
+    let (renewals, late_handshakes) =
+        (federation.broker.renewals(), federation.broker.read(|books| books.late_handshakes));
     let refusals = HostileReport::count(&federation.broker.refused());
     let preshared = federation.stop().await?;
     ledger.search_disk(&federation, &preshared)?;
@@ -110,6 +115,7 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
         attacks,
         refusals,
         renewals,
+        late_handshakes,
         checks: ledger.checks(),
         tokens: ledger.tokens(),
         received_bytes: federation.broker.disk().join("received").metadata()?.len(),
@@ -117,28 +123,30 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
     })
 }
 
-/// One attack, with the check of its effects; false if honest leases no longer become active.
+/// One attack, with the check of its effects; false if honest leases no longer become active after `before`.
 async fn attack(
     federation: &HostileFederation,
     ledger: &mut HostileLedger,
     dice: &mut Dice,
     kind: AttackKind,
+    before: &str,
 ) -> Result<bool> {
     let mut round = match AttackRound::begin(federation, ledger, dice).await {
         Ok(round) => round,
         Err(error) => {
-            ledger.violate(format!("before {}: no honest lease becomes active: {error:#}", kind.name()));
+            let state = federation.describe().await;
+            ledger.violate(format!("after {before}: no honest lease becomes active: {error:#}\n{state}"));
             return Ok(false);
         }
     };
     if round.dice.one_in(WRONG_RENEWALS) {
         federation.broker.lie(|whims| whims.renewals = vec![WrongRenewal::Key]);
     }
-    let before = round.ledger.violations().len();
+    let known = round.ledger.violations().len();
     kind.attack(&mut round).await;
     round.pause().await;
     round.ledger.check(federation).await?;
-    for violation in round.ledger.violations().iter().skip(before) {
+    for violation in round.ledger.violations().iter().skip(known) {
         eprintln!("{}: {violation}", kind.name());
     }
     round.end().await;

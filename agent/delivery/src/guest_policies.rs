@@ -82,6 +82,14 @@ const VIRTUAL_NODES: GuestPolicy = GuestPolicy {
     version: 1,
 };
 
+/// What the policy of virtual nodes reads.
+const VIRTUAL_NODES_MAP: GuestPolicy = GuestPolicy {
+    name: "comity-virtual-nodes-map",
+    manifest: "deploy/agent/liqo-origin.yaml",
+    effect: "keeps others from the ConfigMap that says who may use virtual nodes",
+    version: 1,
+};
+
 /// Namespaces of an origin that run on virtual nodes.
 const OFFLOADING: GuestPolicy = GuestPolicy {
     name: "comity-offloading",
@@ -92,7 +100,7 @@ const OFFLOADING: GuestPolicy = GuestPolicy {
 
 impl GuestPolicy {
     /// The policies that a cluster needs to borrow virtual nodes.
-    const OF_ORIGINS: [Self; 2] = [VIRTUAL_NODES, OFFLOADING];
+    const OF_ORIGINS: [Self; 3] = [VIRTUAL_NODES, VIRTUAL_NODES_MAP, OFFLOADING];
 
     /// The policies that namespaces of leases with these labels need.
     fn required(guests: &GuestLabels) -> impl Iterator<Item = Self> {
@@ -129,6 +137,9 @@ impl GuestPolicy {
         let denies = binding.validation_actions.iter().flatten().any(|action| action == "Deny");
         if binding.policy_name.as_deref() != Some(self.name) || !denies {
             return Some(format!("its binding does not deny by the policy {}", self.name));
+        }
+        if binding.match_resources.is_some() {
+            return Some("its binding has matchResources, which exempts objects".to_owned());
         }
         None
     }
@@ -242,18 +253,23 @@ impl GuestPolicies {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_runtime::SystemClock;
+    use http::{Request, Response};
+    use k8s_openapi::api::admissionregistration::v1::MatchResources;
+    use kube::client::Body;
     use sha2::{Digest as _, Sha256};
 
     use super::*;
 
     /// Each policy with its file and the digest of its version.
-    const SHIPPED: [(GuestPolicy, &str, &str); 7] = [
+    const SHIPPED: [(GuestPolicy, &str, &str); 8] = [
         (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "a9ed2e224e90"),
         (RUNTIME_CLASS, include_str!("../../../deploy/agent/admission.yaml"), "3cfef5005487"),
         (ALWAYS_PULL, include_str!("../../../deploy/agent/admission.yaml"), "12fc15033eb3"),
         (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
         (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),
         (VIRTUAL_NODES, include_str!("../../../deploy/agent/liqo-origin.yaml"), "db1848e087ea"),
+        (VIRTUAL_NODES_MAP, include_str!("../../../deploy/agent/liqo-origin.yaml"), "f0e01c6be00d"),
         (OFFLOADING, include_str!("../../../deploy/agent/liqo-origin.yaml"), "a4334225f438"),
     ];
 
@@ -312,10 +328,51 @@ mod tests {
         assert!(problem(&lenient, &binding).contains("Ignore"));
         let mut mute = binding.clone();
         mute.spec.as_mut().unwrap().validation_actions = Some(vec!["Warn".to_owned(), "Audit".to_owned()]);
+        let mut narrowed = binding.clone();
+        narrowed.spec.as_mut().unwrap().match_resources = Some(MatchResources::default());
+        assert!(problem(&policy, &narrowed).contains("matchResources"));
         let mut of_another = binding;
         of_another.spec.as_mut().unwrap().policy_name = Some("another".to_owned());
         for binding in [mute, of_another] {
             assert!(problem(&policy, &binding).contains("does not deny"));
+        }
+    }
+
+    /// The check of an API server that has these objects, each with its policy's name.
+    fn policies_of(objects: Vec<(GuestPolicy, Vec<u8>, Vec<u8>)>) -> GuestPolicies {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path();
+            let name = path.rsplit('/').next().unwrap_or_default();
+            let found = objects.iter().find(|(policy, ..)| policy.name == name).map(|(_, policy, binding)| {
+                if path.contains("policybindings") { binding.clone() } else { policy.clone() }
+            });
+            let missing = br#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404}"#.to_vec();
+            let status = if found.is_some() { 200 } else { 404 };
+            let answer = Response::builder().status(status).body(Body::from(found.unwrap_or(missing)));
+            async move { answer.map_err(std::io::Error::other) }
+        });
+        GuestPolicies::new(Client::new(service, "default"), Arc::new(SystemClock::new()))
+    }
+
+    #[tokio::test]
+    async fn origin_offloads_without_its_policies() {
+        let of_origins = |kept: &dyn Fn(GuestPolicy) -> bool| {
+            let shipped_ones = SHIPPED.iter().filter(|(policy, ..)| GuestPolicy::OF_ORIGINS.contains(policy));
+            let kept = shipped_ones.filter(|(policy, ..)| kept(*policy)).map(|(policy, manifest, _)| {
+                let (object, binding) = shipped(*policy, manifest);
+                (*policy, serde_json::to_vec(&object).unwrap(), serde_json::to_vec(&binding).unwrap())
+            });
+            policies_of(kept.collect())
+        };
+        of_origins(&|_| true).check_origin().await.unwrap();
+        for missing in GuestPolicy::OF_ORIGINS {
+            let error = of_origins(&|policy| policy != missing).check_origin().await.unwrap_err();
+            let DeliveryError::Permanent { code, message } = error else { panic!("{error}") };
+            assert_eq!(code, "admission-policy");
+            assert!(
+                message.contains(missing.name) && message.contains("apply deploy/agent/liqo-origin.yaml"),
+                "{message}"
+            );
         }
     }
 

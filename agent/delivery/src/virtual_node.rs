@@ -18,6 +18,7 @@ use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 pub use donor::NodeLender;
+pub use origin::NodeBorrower;
 pub use resources::granted;
 
 use crate::{DonorLease, OriginLease, VirtualNodeGrant};
@@ -141,6 +142,13 @@ pub trait VirtualNodeOrigin: Send + Sync {
     /// # Errors
     /// [`DeliveryError`].
     fn remove_identity<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>>;
+
+    /// Checks the policies that hold this cluster's pods and namespaces to its leases. Nothing new is offloaded without
+    /// them; what is offloaded stays.
+    ///
+    /// # Errors
+    /// A permanent error that names the file to apply, or a temporary one if the API server does not answer.
+    fn check_policies(&self) -> BoxFuture<'_, Result<(), DeliveryError>>;
 
     /// Requests the grant from the donor's Liqo, and makes the virtual node. Returns the node's name.
     ///

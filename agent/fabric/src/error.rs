@@ -36,16 +36,6 @@ pub enum FabricError {
         /// The limit.
         limit: usize,
     },
-    /// An epoch older than the one in force.
-    #[error("peering {peering} is at epoch {current}; epoch {epoch} is older and is refused")]
-    StaleEpoch {
-        /// The peering's id.
-        peering: String,
-        /// The epoch that was asked for.
-        epoch: u64,
-        /// The epoch in force.
-        current: u64,
-    },
     /// Two peerings with one key could not be distinguished.
     #[error("peering {peering} would share its private key with peering {other}; every peering needs a key of its own")]
     KeyInUse {

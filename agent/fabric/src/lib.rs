@@ -61,8 +61,11 @@ pub use peer::config::{PeerConfig, Role};
 pub use peer::fence::Fence;
 pub use peer::handle::{PeerHandle, PeerStatus};
 pub use peer::pod_network::PodNetwork;
+pub use registry::MAX_PEERINGS;
 pub use stream::{TunnelListener, TunnelStream};
-pub use tun::{ClusterNode, MAX_NODES, NodeOverlay, PlacementRequest, Published, PublishedError, overlay_device};
+pub use tun::{
+    ApiRoute, ClusterNode, MAX_NODES, NodeOverlay, PlacementRequest, Published, PublishedError, overlay_device,
+};
 pub use tunnel::Handshake;
 
 use peer::Peer;
@@ -159,12 +162,11 @@ impl Fabric {
 
     /// Adds a peering and begins its handshake.
     ///
-    /// Adding the same peering, epoch and keys again changes only the endpoint candidates; a new epoch, or other keys,
-    /// replace the tunnel. Must be called within a tokio runtime; in mode `tun` it takes some milliseconds.
+    /// Adding the same peering, epoch and keys again changes only the endpoint candidates; another epoch, or other
+    /// keys, replace the tunnel. Must be called within a tokio runtime; in mode `tun` it takes some milliseconds.
     ///
     /// # Errors
-    /// [`FabricError::StaleEpoch`], [`FabricError::KeyInUse`],
-    /// [`FabricError::TooManyPeerings`], [`FabricError::TooManyEndpoints`] or
+    /// [`FabricError::KeyInUse`], [`FabricError::TooManyPeerings`], [`FabricError::TooManyEndpoints`] or
     /// [`FabricError::Randomness`]; in mode `tun` also
     /// [`FabricError::Overlap`] or [`FabricError::Claimed`] when the other
     /// side's addresses cannot be told apart from others,

@@ -1,6 +1,7 @@
 //! How packets enter and leave the tunnels, and who may use them.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use comity_agent_model::settings::InvalidSetting;
 use ipnet::Ipv4Net;
@@ -147,6 +148,9 @@ pub struct Reach {
     pub remote: BTreeSet<Ipv4Net>,
     /// Addresses of this cluster.
     pub local: BTreeSet<Ipv4Net>,
+    /// On the origin: pods of this cluster whose TCP to the donor's API server goes through the tunnel, beside the
+    /// agent's own.
+    pub api_clients: BTreeSet<IpAddr>,
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::peer::config::PeerConfig;
 use super::peer::fence::Fence;
 
 /// Peerings of one agent: a cluster peers with clusters, not with nodes.
-pub(super) const MAX_PEERINGS: usize = 1024;
+pub const MAX_PEERINGS: usize = 1024;
 /// Endpoint candidates of one peering.
 const MAX_ENDPOINTS: usize = 16;
 /// Peer numbers have 24 bits; boringtun keeps the other 8 of an index.
@@ -74,7 +74,7 @@ impl SharedRegistry {
         let mut registry = self.write();
         let known = registry.numbers.get(&config.peering).copied();
         if let Some(peer) = known.and_then(|number| registry.demux.get(number)) {
-            if let Some(peer) = keep(peer, &config, now)? {
+            if let Some(peer) = keep(peer, &config, now) {
                 return Ok(Added::Known(peer));
             }
         } else if registry.demux.len() >= MAX_PEERINGS {
@@ -106,21 +106,16 @@ impl SharedRegistry {
 }
 
 /// The existing peer, if the configuration describes the same tunnel; only its endpoint candidates may change.
-fn keep(peer: &Arc<Peer>, config: &PeerConfig, now: Instant) -> Result<Option<Arc<Peer>>, FabricError> {
-    let current = peer.config();
-    if config.epoch < current.epoch {
-        let peering = config.peering.clone();
-        return Err(FabricError::StaleEpoch { peering, epoch: config.epoch, current: current.epoch });
-    }
-    if !current.is_same_tunnel(config) {
-        return Ok(None);
+fn keep(peer: &Arc<Peer>, config: &PeerConfig, now: Instant) -> Option<Arc<Peer>> {
+    if !peer.config().is_same_tunnel(config) {
+        return None;
     }
     peer.with(|tunnel| {
         if tunnel.path().candidates() != config.endpoints {
             tunnel.path().set_candidates(config.endpoints.clone(), now);
         }
     });
-    Ok(Some(Arc::clone(peer)))
+    Some(Arc::clone(peer))
 }
 
 impl Registry {

@@ -32,7 +32,7 @@ mod vnet;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,7 +41,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::Notify;
 
-pub use overlay::{ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
+pub use overlay::{ApiRoute, ClusterNode, MAX_NODES, NodeOverlay, Published, PublishedError, overlay_device};
 pub use placement::PlacementRequest;
 pub(super) use udp::UdpLink;
 
@@ -54,13 +54,13 @@ use super::registry::{Added, SharedRegistry};
 use allowed::{RouteTable, SharedRouteTable};
 use layout::Layout;
 use netlink::Netlink;
-use overlay::GatewayOverlay;
+use overlay::{GatewayOverlay, MAX_API_ROUTES};
 use placement::Busy;
 use ruleset::{OverlayRules, PeerRules, Rules};
 use threads::Shared;
 use tun_device::TunDevice;
 
-/// Networks that one side of a `Reach` may name.
+/// Entries that each set of a `Reach` may have.
 const MAX_REACH: usize = 4096;
 
 /// The network device with all that belongs to it.
@@ -204,7 +204,7 @@ impl TunEngine {
 
     /// Sets which addresses may communicate through a peering's tunnel.
     pub(super) fn set_reachable(&self, peering: &str, reach: Reach) -> Result<(), FabricError> {
-        let count = reach.remote.len().max(reach.local.len());
+        let count = reach.remote.len().max(reach.local.len()).max(reach.api_clients.len());
         if count > MAX_REACH {
             let (peering, what) = (peering.to_owned(), "reachable networks");
             return Err(FabricError::TooMany { peering, what, count, limit: MAX_REACH });
@@ -213,6 +213,10 @@ impl TunEngine {
         let rules = state.rules.peers.get_mut(peering);
         let rules = rules.ok_or_else(|| FabricError::Removed { peering: peering.to_owned() })?;
         let Some(change) = rules.change(&reach) else { return Ok(()) };
+        if rules.reach.api_clients != reach.api_clients {
+            // Other nodes route these pods' packets to this one.
+            self.changed.notify_one();
+        }
         let old = std::mem::replace(&mut rules.reach, reach);
         let Err(error) = firewall::load(&change) else { return Ok(()) };
         tracing::warn!(%error, "the fabric's firewall table was changed; it is written again");
@@ -266,14 +270,13 @@ impl TunEngine {
         let state = self.lock();
         let (gateway, mtu) = state.overlay.as_ref()?.own();
         let peers = || state.rules.peers.values();
-        let apis = peers().filter(|peer| peer.role == Role::Origin).filter_map(|peer| peer.remote_api);
         Some(Published {
             gateway,
             vni: self.settings.overlay.vni,
             port: self.settings.overlay.port,
             mtu,
             pod_networks: peers().flat_map(|peer| peer.allowed.routes.iter().map(|net| net.here)).collect(),
-            api_servers: apis.filter_map(|api| if let SocketAddr::V4(api) = api { Some(api) } else { None }).collect(),
+            api_routes: peers().flat_map(api_routes).take(MAX_API_ROUTES).collect(),
         })
     }
 
@@ -331,6 +334,16 @@ impl TunEngine {
         overlay.take().into_iter().for_each(|overlay| overlay.stop(netlink));
         firewall::remove();
     }
+}
+
+/// Which pods reach an origin's donor through the tunnel, by IPv4.
+fn api_routes(peer: &PeerRules) -> impl Iterator<Item = ApiRoute> {
+    let server = peer.remote_api.filter(|_| peer.role == Role::Origin);
+    let clients = peer.reach.api_clients.iter();
+    clients.filter_map(move |client| match (server, client) {
+        (Some(SocketAddr::V4(server)), IpAddr::V4(client)) => Some(ApiRoute { client: *client, server }),
+        _ => None,
+    })
 }
 
 impl Drop for TunEngine {

@@ -9,8 +9,8 @@ use crate::object_id::ObjectId;
 
 /// An object is unwanted once two desired states this far apart lack it.
 pub const CONFIRMED_AFTER: Duration = Duration::from_secs(5);
-/// Older revisions, from a broker that lags, are ignored this long. Then they count, because the group may have been
-/// restored from a backup.
+/// Older revisions, from a broker that lags, are ignored this long. Then they count: the group may have been restored
+/// from a backup, or the later revision was a lie.
 const OLDER_IGNORED_FOR: Duration = Duration::from_secs(60);
 
 /// A desired state as received from a stream.
@@ -31,6 +31,8 @@ pub struct Desired {
     is_live: bool,
     number: u64,
     older_since: Option<Duration>,
+    /// Number of the older state that is ignored now.
+    ignored: u64,
     missing: BTreeMap<ObjectId, Duration>,
     unwanted: BTreeSet<ObjectId>,
 }
@@ -47,19 +49,19 @@ impl Desired {
     pub fn take(&mut self, update: &Update, here: &BTreeSet<ObjectId>, now: Duration) -> bool {
         self.is_live = update.is_live;
         let Some(state) = update.state.as_ref().filter(|_| update.number != self.number) else { return false };
-        self.number = update.number;
         if state.revision < self.state.revision {
             let since = *self.older_since.get_or_insert(now);
-            if now.saturating_sub(since) < OLDER_IGNORED_FOR {
-                tracing::warn!(
-                    revision = state.revision,
-                    known = self.state.revision,
-                    "ignoring an older desired state"
-                );
+            if !update.is_live || now.saturating_sub(since) < OLDER_IGNORED_FOR {
+                if std::mem::replace(&mut self.ignored, update.number) != update.number {
+                    let (revision, known) = (state.revision, self.state.revision);
+                    tracing::warn!(revision, known, "ignoring an older desired state");
+                }
+                // It is looked at again later, also if its broker says nothing more.
                 self.is_live = false;
                 return false;
             }
         }
+        self.number = update.number;
         self.older_since = None;
         self.state = Arc::clone(state);
         self.compare(here, now);
@@ -154,6 +156,22 @@ mod tests {
         desired.take(&update(1, 10, &[]), &here(&[1]), SECOND);
         assert!(!desired.take(&update(1, 10, &[]), &here(&[1]), SECOND * 100));
         assert!(desired.unwanted().is_empty());
+    }
+
+    /// Whatever number a broker gave its state: an honest one that says its own once is obeyed after a while.
+    #[test]
+    fn broker_sends_the_highest_revision() {
+        let mut desired = Desired::default();
+        desired.take(&update(1, u64::MAX, &[1]), &BTreeSet::new(), SECOND);
+        let honest = update(2, 9, &[2]);
+        for second in 2..62 {
+            assert!(!desired.take(&honest, &here(&[1]), SECOND * second));
+            assert!(!desired.is_live(), "nothing is torn down for the state that is in force");
+        }
+        assert!(!desired.take(&Update { is_live: false, ..honest.clone() }, &here(&[1]), SECOND * 70), "disconnected");
+        assert!(desired.take(&honest, &here(&[1]), SECOND * 71));
+        assert!(desired.is_live() && desired.state().revision == 9);
+        assert!(desired.take(&update(3, 10, &[2]), &here(&[1]), SECOND * 72), "the next one counts at once");
     }
 
     #[test]

@@ -21,6 +21,8 @@ const RENEWAL_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration:
 /// How often the clock is checked: it may jump.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const CALL_LIMIT: Duration = Duration::from_secs(15);
+/// How far the clocks of a broker and this agent may differ when it judges a certificate's start.
+const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3_600);
 
 #[derive(Debug, thiserror::Error)]
 enum RenewError {
@@ -30,6 +32,27 @@ enum RenewError {
     Key(#[from] CaError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
+    #[error(
+        "the new certificate ends {}s before the present one, which stays in use: check the broker's clock, and whether \
+         its intermediate ends soon",
+        .0.as_secs()
+    )]
+    EndsEarlier(Duration),
+    #[error("the new certificate begins in {}s, so the present one stays in use: check the clocks of broker and agent", .0.as_secs())]
+    BeginsLater(Duration),
+}
+
+/// Checks that a renewal leaves this agent with a certificate that is valid now, and for as long as before: without
+/// one it could renew no more, and would have to join again.
+fn check_life(present_end: SystemTime, next: (SystemTime, SystemTime), now: SystemTime) -> Result<(), RenewError> {
+    let (begin, end) = next;
+    if let Ok(wait) = begin.duration_since(now + CLOCK_DIFFERENCE) {
+        return Err(RenewError::BeginsLater(wait + CLOCK_DIFFERENCE));
+    }
+    match present_end.duration_since(end) {
+        Ok(lost) if !lost.is_zero() => Err(RenewError::EndsEarlier(lost)),
+        _ => Ok(()),
+    }
 }
 
 /// Renews one identity.
@@ -99,6 +122,9 @@ impl Renewal {
             .map_err(|status| RenewError::Call(reasons(&status)))?
             .into_inner();
         let pem = IdentityPem { key: fresh.key_pem, chain: answer.certificate_pem, ca: answer.ca_pem };
+        let next = TlsIdentity::from_pem(&pem)?;
+        let life = (next.not_before(), next.not_after());
+        check_life(self.source.current().not_after(), life, self.clock.now())?;
         let directory = self.directory.clone();
         let save = tokio::task::spawn_blocking(move || directory.renew(&pem));
         Ok(save.await.map_err(|error| RenewError::Call(error.to_string()))??)
@@ -108,4 +134,25 @@ impl Renewal {
 fn unix_seconds(time: SystemTime) -> i64 {
     let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broker_renews_with_a_certificate_that_ends_at_once() {
+        let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let (now, end) = (at(100_000), at(130_000));
+        assert!(check_life(end, (at(99_000), at(190_000)), now).is_ok());
+        assert!(check_life(end, (at(99_000), end), now).is_ok(), "its authority ends then");
+        assert!(check_life(end, (at(103_600), at(190_000)), now).is_ok(), "the clocks differ");
+        let early = check_life(end, (at(99_000), at(100_001)), now);
+        assert!(
+            matches!(early, Err(RenewError::EndsEarlier(lost)) if lost == Duration::from_secs(29_999)),
+            "{early:?}"
+        );
+        let late = check_life(end, (at(120_000), at(990_000)), now);
+        assert!(matches!(late, Err(RenewError::BeginsLater(wait)) if wait == Duration::from_secs(20_000)), "{late:?}");
+    }
 }

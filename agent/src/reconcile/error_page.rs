@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// Text before a code in the source, without white space.
-const BEFORE_A_CODE: [&str; 8] = [
+const BEFORE_A_CODE: [&str; 7] = [
     "CutRefusal::new(\"",
     "permanent(\"",
     "refuse(lease,\"",
@@ -14,7 +14,6 @@ const BEFORE_A_CODE: [&str; 8] = [
     "Impossible(\"",
     "fail(store,peering,epoch,\"",
     "report::fail(store,lease.id,token,\"",
-    "send_failed(change,key.peering,key.epoch,\"",
 ];
 
 /// All sources below a folder, without white space.

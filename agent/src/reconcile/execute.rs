@@ -77,6 +77,7 @@ pub struct Executor {
 struct Pause {
     backoff: Backoff,
     until: Duration,
+    error: String,
 }
 
 /// State of the loop: objects with a running step, paused steps, and the next times of periodic work.
@@ -170,7 +171,7 @@ impl Executor {
 
     fn publish_lent(&self, desired: &Desired, state: &mut Loop, now: Duration) {
         let records = self.parts.store.records();
-        let lent = state.lent.at(&self.parts.member.cluster, desired.state(), &records, now);
+        let lent = state.lent.at(desired.state(), &records, now);
         self.lent.send_if_modified(|known| {
             let differs = *known != lent;
             if differs {
@@ -277,13 +278,20 @@ impl Executor {
                 state.pauses.retain(|_, pause| pause.until + STEP_BACKOFF.1 * 4 > now);
             }
             Err(error) => {
-                let fresh = || Pause { backoff: Backoff::new(STEP_BACKOFF.0, STEP_BACKOFF.1), until: now };
+                let fresh = || Pause {
+                    backoff: Backoff::new(STEP_BACKOFF.0, STEP_BACKOFF.1),
+                    until: now,
+                    error: String::new(),
+                };
                 let pause = state.pauses.entry(name).or_insert_with(fresh);
                 let wait = pause.backoff.next_delay(self.parts.entropy.as_ref()).max(STEP_BACKOFF.0 / 4);
                 pause.until = now + wait;
+                pause.error = error.to_string();
                 tracing::warn!(step = step.name(), object = step.object(), %error, again_in = ?wait, "a step failed and is retried");
             }
         }
+        let failing = state.pauses.iter().map(|(name, pause)| (name.clone(), pause.error.clone()));
+        self.parts.failures.set_steps(failing.collect());
     }
 
     /// All leases and peerings that this agent holds anything of.

@@ -2,6 +2,7 @@
 
 mod connections;
 mod deliveries;
+mod failures;
 mod member;
 mod port_clients;
 mod remap_book;
@@ -26,6 +27,7 @@ use crate::usage::LeaseUses;
 
 pub use connections::{Access, Borrowed, Connected, Connections};
 pub use deliveries::Deliveries;
+pub use failures::Failures;
 pub use member::Member;
 pub(crate) use member::Subject;
 pub(crate) use port_clients::PortClients;
@@ -55,6 +57,8 @@ pub struct Parts {
     pub connections: Arc<Connections>,
     /// Reports acknowledged just now.
     pub settling: Arc<Settling>,
+    /// What goes wrong at present, for people.
+    pub failures: Arc<Failures>,
     /// Observed state of the networks between Liqos.
     pub networks: watch::Sender<Networks>,
     /// Leases under reclaim whose work is saved.
@@ -77,8 +81,8 @@ impl Parts {
         desired: watch::Receiver<Update>,
     ) -> Result<MigKeeper, StoreError> {
         let kept = self.store.kept(DESIRED_STATE_KEY)?.unwrap_or_default();
-        let (cluster, clock) = (self.member.cluster.clone(), Arc::clone(&self.clock));
+        let (records, clock) = (self.store.subscribe(), Arc::clone(&self.clock));
         let remembered = DesiredState::decode(&kept);
-        Ok(MigKeeper { client, cluster, settings, channels, remembered, desired, clock })
+        Ok(MigKeeper { client, settings, channels, remembered, desired, records, clock })
     }
 }

@@ -132,15 +132,9 @@ pub fn plan(snapshot: &Snapshot<'_>) -> Vec<Step> {
     steps
 }
 
-/// Whether a lease is past its end and the outage grace while no broker can be reached.
-fn is_past_grace(snapshot: &Snapshot<'_>, lease: &Lease) -> bool {
-    lease.expires_at_ms > 0
-        && !snapshot.is_live
-        && snapshot.now_ms > lease.expires_at_ms.saturating_add(snapshot.outage_grace_ms)
-}
-
-/// Discards envelopes of another epoch, of an unknown step, or for a lease that is gone: nobody will open them. Those of
-/// a skipped lease or peering stay, as the objects themselves do.
+/// Discards envelopes of an epoch without keys here, of an unknown step, or for a lease that is gone: nobody will open
+/// them. Those of a skipped lease or peering stay, as the objects themselves do, and those of another epoch with keys:
+/// the broker may have named a wrong one.
 fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
     let is_skipped = |object| snapshot.desired.skipped.contains(&object);
     for envelope in &snapshot.desired.envelopes {
@@ -148,10 +142,11 @@ fn discard_useless_envelopes(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
         if is_skipped(ObjectId::Peering(key.peering)) || key.lease.is_some_and(|id| is_skipped(ObjectId::Lease(id))) {
             continue;
         }
-        let epoch = snapshot.directive(key.peering).map(|directive| directive.peering.epoch);
+        let has_keys = snapshot.records.peering(key.peering, key.epoch).is_some();
+        let is_current = snapshot.directive(key.peering).map(|directive| directive.peering.epoch) == Some(key.epoch);
         let is_wanted = |id| snapshot.desired.leases.iter().any(|lease| lease.id == id && lease.is_wanted());
         let lease_gone = key.lease.is_some_and(|lease| !is_wanted(lease));
-        if epoch != Some(key.epoch) || lease_gone || !is_known(&key.step) {
+        if !(is_current || has_keys) || lease_gone || !is_known(&key.step) {
             snapshot.discard(envelope, steps);
         }
     }
@@ -194,7 +189,7 @@ fn remove_unwanted(snapshot: &Snapshot<'_>, steps: &mut Vec<Step>) {
 }
 
 fn forget_peering(peering: PeeringId) -> Step {
-    ForgetPeering { peering, before: None }.into()
+    ForgetPeering { peering, keep: None }.into()
 }
 
 #[cfg(test)]

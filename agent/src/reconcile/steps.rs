@@ -42,7 +42,7 @@ impl Step {
         matches!(
             self,
             Self::Lease(LeaseStep::RemoveLease(RemoveLease { side: None, .. }))
-                | Self::Peering(PeeringStep::ForgetPeering(ForgetPeering { before: None, .. }))
+                | Self::Peering(PeeringStep::ForgetPeering(ForgetPeering { keep: None, .. }))
         )
     }
 }

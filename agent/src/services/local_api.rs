@@ -16,9 +16,12 @@ use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use comity_agent_fabric::PodNetwork;
 use comity_agent_model::desired::Update;
+use comity_agent_model::desired_state::DesiredState;
+use comity_agent_model::peering::{Peering, PeeringDirective};
 use comity_agent_state::record::{PeerRecord, Records};
 use comity_agent_state::store::{Change, StoreError};
 use comity_runtime::{ClusterName, IdentityPublicKey, SecretString};
+use comity_types::PeeringState;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
@@ -110,6 +113,15 @@ pub struct Status {
     /// Other clusters that showed an identity key which is refused until a person decides.
     #[serde(default)]
     pub refused_identities: BTreeSet<String>,
+    /// Peerings as the broker describes them, by id: state and epoch.
+    #[serde(default)]
+    pub peerings: BTreeMap<String, String>,
+    /// Steps that failed and wait to be retried, by "object/step", with their errors.
+    #[serde(default)]
+    pub failed_steps: BTreeMap<String, String>,
+    /// The last reports that a broker refused, the newest last.
+    #[serde(default)]
+    pub refused_reports: Vec<String>,
 }
 
 /// The state that is shown.
@@ -167,11 +179,12 @@ pub fn serve(
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
     let Shown { parts, desired, unproved, devices } = shown;
-    let Parts { member, store, tunnels, connections, networks, remap_book, .. } = parts;
+    let Parts { member, store, tunnels, connections, networks, remap_book, failures, .. } = parts;
     let records = store.records();
-    let (connected, revision) = {
+    let (connected, revision, peerings) = {
         let update = desired.borrow();
-        (update.is_live, update.state.as_ref().map_or(0, |state| state.revision))
+        let state = update.state.as_deref();
+        (update.is_live, state.map_or(0, |state| state.revision), state.map(described_peerings).unwrap_or_default())
     };
     let lent = records.donors.values().filter(|record| !record.removed);
     let borrowed = connections.accesses().into_iter().map(|(id, access)| {
@@ -201,7 +214,19 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         unproved: BTreeMap::clone(&unproved.borrow()),
         device_readers: devices.borrow().readers(),
         refused_identities: refused_identities(&records),
+        peerings,
+        failed_steps: failures.steps(),
+        refused_reports: failures.refused(),
     })
+}
+
+fn described_peerings(state: &DesiredState) -> BTreeMap<String, String> {
+    let described = |directive: &PeeringDirective| {
+        let Peering { id, state, epoch, .. } = &directive.peering;
+        let state = state.map_or("unknown", PeeringState::as_str);
+        (id.to_string(), format!("{state}, epoch {epoch}"))
+    };
+    state.peerings.iter().map(described).collect()
 }
 
 async fn devices(State(shown): State<Shown>) -> Json<DeviceTable> {

@@ -11,7 +11,8 @@ mod network_keeper;
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_delivery::{VirtualNodeDonor, VirtualNodes};
+use comity_agent_delivery::{NodeBorrower, VirtualNodeDonor, VirtualNodes};
+use comity_agent_fabric::Fence;
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, PeerNetworks, check_installation};
 use comity_agent_liqo::network::{LiqoNetwork, NetworkSettings};
@@ -67,6 +68,8 @@ pub struct Prepared {
 struct NodeParts {
     api: KubernetesApi,
     origin: LiqoOrigin,
+    /// Namespace of Liqo's controllers.
+    liqo_namespace: String,
     /// Present if Liqo's network carries pods.
     network: Option<LiqoNetwork>,
     health: watch::Receiver<Result<(), String>>,
@@ -100,6 +103,7 @@ impl Prepared {
         store: &Store,
         salt: &NodeSalt,
         clock: &Arc<dyn Clock>,
+        fence: &Fence,
         shutdown: &Shutdown,
     ) -> Result<Self, StoreError> {
         let settings = &config.liqo;
@@ -108,7 +112,7 @@ impl Prepared {
         }
         let origin = LiqoOrigin::new(api.client(), origin_settings(config));
         // Before the check, because this corrects a value that the check refuses.
-        if let Err(error) = origin.ensure_virtual_kubelet_options().await {
+        if let Some(Err(error)) = fence.while_open(origin.ensure_virtual_kubelet_options()).await {
             tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
         }
         let ObservedLiqo { network, installation } =
@@ -134,7 +138,7 @@ impl Prepared {
         let (peer_networks, watched) = watch::channel(None);
         let own =
             donor::OwnCluster { network: &network, installation: &installation, salt, clock, peer_networks: watched };
-        let donor = donor::start(config, api, own, grants, shutdown).await;
+        let donor = donor::start(config, api, own, grants, fence, shutdown).await;
         let DonorSide { side, health } = match donor {
             Ok(donor) => donor,
             Err(error) => return Ok(Self { network: Some(network), ..Self::without(&error.to_string()) }),
@@ -154,22 +158,27 @@ impl Prepared {
         });
         let applied = network.liqo_network.then(|| liqo_network.clone());
         parts.network = Some(network);
-        let nodes = VirtualNodes { donor: side, origin: Arc::new(origin.clone()), network: liqo_network };
+        let borrower = NodeBorrower::new(origin.clone(), config.guest_policies(api.client(), Arc::clone(clock)));
+        let nodes = VirtualNodes { donor: side, origin: Arc::new(borrower), network: liqo_network };
         parts.nodes = Some(nodes);
-        parts.parts = Some(NodeParts { api: api.clone(), origin, network: applied, health, peer_networks });
+        let liqo_namespace = settings.namespace.clone();
+        parts.parts =
+            Some(NodeParts { api: api.clone(), origin, liqo_namespace, network: applied, health, peer_networks });
         Ok(parts)
     }
 
     /// Starts the tasks of virtual nodes, which run as long as the agent does.
     pub fn run(self, parts: &parts::Parts, shutdown: &Shutdown) {
-        let Some(NodeParts { api, origin, network, health, peer_networks }) = self.parts else { return };
+        let Some(NodeParts { api, origin, liqo_namespace, network, health, peer_networks }) = self.parts else {
+            return;
+        };
         let (stop, fence) = (shutdown.token(), &parts.fence);
         shutdown.spawn(guest_networks::follow(parts.clone(), peer_networks, stop.clone()));
         if let Some(network) = network {
             let keeper = network_keeper::keep(parts.clone(), network, stop.clone());
             shutdown.spawn(fence.clone().hold(stop.clone(), keeper));
         }
-        let reach = crate::services::reach::run(parts.clone(), api.client(), stop.clone());
+        let reach = crate::services::reach::run(parts.clone(), api.client(), liqo_namespace, stop.clone());
         shutdown.spawn(fence.clone().hold(stop.clone(), reach));
         let maintaining = stop.clone();
         let line = Arc::new(DonorTunnels { store: parts.store.clone(), tunnels: Arc::clone(&parts.tunnels) });

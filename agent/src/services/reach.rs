@@ -5,11 +5,13 @@
 //! origin: pods on virtual nodes, at the donor's addresses     ─▶ with all pods of this cluster
 //! ```
 //!
+//! On the origin, Liqo's own pods also use the donor's API: its controllers, and the virtual-kubelets of that donor.
+//!
 //! The fabric denies everything else. Addresses come from the API server and signed bundles: a pod's address outside
 //! the other side's network, or on the donor outside this cluster's, is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use comity_agent_fabric::Reach;
@@ -20,7 +22,7 @@ use comity_types::{Delivery, PeeringId, Side};
 use futures::StreamExt as _;
 use futures::stream::BoxStream;
 use ipnet::Ipv4Net;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, PodStatus};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
@@ -58,6 +60,18 @@ struct ObservedPods {
     namespaces: WatchCache<GuestNamespace>,
     /// Own pods on each virtual node.
     offloaded: BTreeMap<String, WatchCache<PodAddress>>,
+    /// Addresses of the pods of each namespace of Liqo's.
+    liqo: BTreeMap<String, WatchCache<BTreeSet<IpAddr>>>,
+}
+
+/// Addresses of this cluster's pods that may use a tunnel.
+#[derive(Default)]
+struct PodAddresses {
+    /// Of guests, by their origin.
+    guests: BTreeMap<String, BTreeSet<Ipv4Addr>>,
+    offloaded: BTreeSet<Ipv4Addr>,
+    /// Of Liqo's own pods, by their namespace.
+    liqo: BTreeMap<String, BTreeSet<IpAddr>>,
 }
 
 /// Computes the allowed addresses of each peering's tunnel. Pure.
@@ -66,8 +80,8 @@ fn reaches(
     ranges: &Ranges,
     tunnels: &BTreeMap<PeeringId, u32>,
     own: &BTreeSet<Ipv4Net>,
-    guests: &BTreeMap<String, BTreeSet<Ipv4Addr>>,
-    offloaded: &BTreeSet<Ipv4Addr>,
+    pods: &PodAddresses,
+    liqo_namespace: &str,
 ) -> BTreeMap<PeeringId, (u32, Reach)> {
     let mut reaches = BTreeMap::new();
     for (&peering, epoch) in tunnels {
@@ -80,26 +94,47 @@ fn reaches(
         };
         let reach = match records.liqo.get(&peering) {
             Some(record) if record.side == Side::Donor => {
-                let mut guests = guests.get(&record.liqo_id).into_iter().flatten().copied();
-                Reach { remote: cidrs, local: hosts(&mut guests, own) }
+                let mut guests = pods.guests.get(&record.liqo_id).into_iter().flatten().copied();
+                Reach { remote: cidrs, local: hosts(&mut guests, own), ..Reach::default() }
             }
-            Some(_) => Reach { remote: hosts(&mut offloaded.iter().copied(), &cidrs), local: own.clone() },
+            Some(record) => {
+                let namespaces = [liqo_namespace, &record.peer().tenant_namespace()].map(|name| pods.liqo.get(name));
+                let api_clients = namespaces.into_iter().flatten().flatten().copied().collect();
+                let remote = hosts(&mut pods.offloaded.iter().copied(), &cidrs);
+                Reach { remote, local: own.clone(), api_clients }
+            }
             None => Reach::default(),
         };
         // If one side is empty nothing is allowed, so the other side is emptied as well.
         let nobody = reach.remote.is_empty() || reach.local.is_empty();
-        reaches.insert(peering, (*epoch, if nobody { Reach::default() } else { reach }));
+        let api_clients = reach.api_clients.clone();
+        let reach = if nobody { Reach { api_clients, ..Reach::default() } } else { reach };
+        reaches.insert(peering, (*epoch, reach));
     }
     reaches
 }
 
-/// The address of a running pod in the pod network.
-fn pod_address(pod: &Pod) -> Option<PodAddress> {
+/// The status of a running pod in the pod network.
+fn running(pod: &Pod) -> Option<&PodStatus> {
     let status = pod.status.as_ref()?;
     let over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
     let on_host = pod.spec.as_ref().and_then(|spec| spec.host_network).unwrap_or(false);
-    let address = status.pod_ip.as_ref().filter(|_| !over && !on_host)?.parse().ok()?;
+    (!over && !on_host).then_some(status)
+}
+
+/// The address of a running pod in the pod network.
+fn pod_address(pod: &Pod) -> Option<PodAddress> {
+    let address = running(pod)?.pod_ip.as_ref()?.parse().ok()?;
     Some(PodAddress { namespace: pod.namespace()?, address })
+}
+
+/// All addresses of a running pod of Liqo's in the pod network, of either family.
+fn liqo_entry(pod: &Pod) -> Option<(String, Option<BTreeSet<IpAddr>>)> {
+    let addresses = running(pod).map(|status| {
+        let all = status.pod_ips.iter().flatten().map(|address| &address.ip).chain(&status.pod_ip);
+        all.filter_map(|address| address.parse().ok()).collect()
+    });
+    Some((pod.name_any(), addresses))
 }
 
 fn pod_entry(pod: &Pod) -> Option<(String, Option<PodAddress>)> {
@@ -129,32 +164,42 @@ impl ObservedPods {
         guests
     }
 
-    fn offloaded(&self) -> BTreeSet<Ipv4Addr> {
-        self.offloaded.values().flat_map(WatchCache::facts).map(|pod| pod.address).collect()
+    fn addresses(&self) -> PodAddresses {
+        let of = |pods: &WatchCache<BTreeSet<IpAddr>>| pods.facts().flatten().copied().collect();
+        PodAddresses {
+            guests: self.guests(),
+            offloaded: self.offloaded.values().flat_map(WatchCache::facts).map(|pod| pod.address).collect(),
+            liqo: self.liqo.iter().map(|(namespace, pods)| (namespace.clone(), of(pods))).collect(),
+        }
     }
 }
 
 type Pods = BoxStream<'static, watcher::Result<Event<Pod>>>;
 
-fn pods(client: &Client, config: watcher::Config) -> Pods {
-    watcher(Api::<Pod>::all(client.clone()), config).default_backoff().boxed()
+fn pods(pods: Api<Pod>, config: watcher::Config) -> Pods {
+    watcher(pods, config).default_backoff().boxed()
 }
 
-/// Keeps the fabric's reachability up to date until stopped.
-pub async fn run(parts: Parts, client: Client, stop: CancellationToken) {
-    let mut guests = pods(&client, watcher::Config::default().labels(GUESTS));
+/// Keeps the fabric's reachability up to date until stopped; `liqo_namespace` is that of Liqo's controllers.
+pub async fn run(parts: Parts, client: Client, liqo_namespace: String, stop: CancellationToken) {
+    let mut guests = pods(Api::all(client.clone()), watcher::Config::default().labels(GUESTS));
     let namespaces = Api::<PartialObjectMeta<Namespace>>::all(client.clone());
     let config = watcher::Config::default().labels(REMOTE_CLUSTER_LABEL);
     let mut namespaces = watcher(namespaces, config).default_backoff().boxed();
     let mut offloaded: StreamMap<String, Pods> = StreamMap::new();
+    let mut liqo: StreamMap<String, Pods> = StreamMap::new();
     let Parts { member, store, tunnels, remap_book, .. } = parts;
     let (mut records, ranges) = (store.subscribe(), remap_book.subscribe());
     let own: BTreeSet<Ipv4Net> = member.pod_networks().into_iter().collect();
     let (mut seen, mut applied) = (ObservedPods::default(), BTreeMap::new());
     loop {
-        follow_nodes(&client, &records.borrow_and_update(), &mut offloaded, &mut seen);
+        {
+            let records = records.borrow_and_update();
+            follow_nodes(&client, &records, &mut offloaded, &mut seen);
+            follow_liqo(&client, &liqo_namespace, &records, &mut liqo, &mut seen);
+        }
         let chosen = ranges.borrow().clone();
-        let now = reaches(&store.records(), &chosen, &tunnels.epochs(), &own, &seen.guests(), &seen.offloaded());
+        let now = reaches(&store.records(), &chosen, &tunnels.epochs(), &own, &seen.addresses(), &liqo_namespace);
         apply(&tunnels, now, &mut applied);
         tokio::select! {
             () = stop.cancelled() => return,
@@ -162,6 +207,9 @@ pub async fn run(parts: Parts, client: Client, stop: CancellationToken) {
             Some(event) = namespaces.next() => take_event(event, |event| seen.namespaces.take(event, namespace_entry)),
             Some((node, event)) = offloaded.next(), if !offloaded.is_empty() => {
                 take_event(event, |event| seen.offloaded.entry(node).or_default().take(event, pod_entry));
+            }
+            Some((namespace, event)) = liqo.next(), if !liqo.is_empty() => {
+                take_event(event, |event| seen.liqo.entry(namespace).or_default().take(event, liqo_entry));
             }
             Ok(()) = records.changed() => {}
             () = tunnels.reach_due.notified() => {}
@@ -185,15 +233,46 @@ fn follow_nodes(client: &Client, records: &Records, watches: &mut StreamMap<Stri
     let is_node = |delivery, removed: bool| delivery == Delivery::VirtualNode && !removed;
     let borrowed = records.origins.values().filter(|record| is_node(record.delivery, record.removed));
     let wanted: BTreeSet<String> = borrowed.map(|record| record.node()).collect();
-    let gone: Vec<String> = watches.keys().filter(|node| !wanted.contains(*node)).cloned().collect();
-    for node in gone {
-        watches.remove(&node);
-        seen.offloaded.remove(&node);
+    follow(&wanted, watches, &mut seen.offloaded, |node| {
+        pods(Api::all(client.clone()), watcher::Config::default().fields(&format!("spec.nodeName={node}")))
+    });
+}
+
+/// Namespaces in which Liqo's own pods use a donor's API: that of its controllers, and those of the donors' virtual-kubelets.
+fn liqo_namespaces(liqo_namespace: &str, records: &Records) -> BTreeSet<String> {
+    let donors = records.liqo.values().filter(|record| record.side == Side::Origin);
+    let tenants: BTreeSet<String> = donors.map(|record| record.peer().tenant_namespace()).collect();
+    let controllers = (!tenants.is_empty()).then(|| liqo_namespace.to_owned());
+    tenants.into_iter().chain(controllers).collect()
+}
+
+fn follow_liqo(
+    client: &Client,
+    liqo_namespace: &str,
+    records: &Records,
+    watches: &mut StreamMap<String, Pods>,
+    seen: &mut ObservedPods,
+) {
+    follow(&liqo_namespaces(liqo_namespace, records), watches, &mut seen.liqo, |namespace| {
+        pods(Api::namespaced(client.clone(), namespace), watcher::Config::default())
+    });
+}
+
+/// Ends the watches that are no longer wanted, with what they saw, and begins new ones.
+fn follow<F>(
+    wanted: &BTreeSet<String>,
+    watches: &mut StreamMap<String, Pods>,
+    seen: &mut BTreeMap<String, WatchCache<F>>,
+    watch: impl Fn(&str) -> Pods,
+) {
+    let gone: Vec<String> = watches.keys().filter(|key| !wanted.contains(*key)).cloned().collect();
+    for key in gone {
+        watches.remove(&key);
+        seen.remove(&key);
     }
-    for node in wanted {
-        if !watches.contains_key(&node) {
-            let config = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
-            watches.insert(node, pods(client, config));
+    for key in wanted {
+        if !watches.contains_key(key) {
+            watches.insert(key.clone(), watch(key));
         }
     }
 }
@@ -262,8 +341,8 @@ mod tests {
         // The donor claims this cluster's own database address for one pod.
         let offloaded = BTreeSet::from([address("10.2.5.5"), address("10.1.0.99"), address("100.64.5.6")]);
         let tunnels = BTreeMap::from([(PeeringId(1), 3)]);
-        let (epoch, reach) =
-            reaches(records, ranges, &tunnels, &own, &guests, &offloaded).remove(&PeeringId(1)).unwrap();
+        let pods = PodAddresses { guests, offloaded, ..PodAddresses::default() };
+        let (epoch, reach) = reaches(records, ranges, &tunnels, &own, &pods, "liqo").remove(&PeeringId(1)).unwrap();
         assert_eq!(epoch, 3);
         let text = |nets: &BTreeSet<Ipv4Net>| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
         (text(&reach.remote), text(&reach.local))
@@ -277,6 +356,34 @@ mod tests {
     #[test]
     fn an_origin_opens_itself_to_its_own_offloaded_pods_alone() {
         assert_eq!(reach(&records(Side::Origin, true)), ("10.2.5.5/32".to_owned(), "10.1.0.0/16".to_owned()));
+    }
+
+    #[test]
+    fn only_liqos_pods_use_a_donors_api() {
+        let of = |list: &[&str]| list.iter().map(|address| address.parse::<IpAddr>().unwrap()).collect::<BTreeSet<_>>();
+        let liqo = BTreeMap::from([
+            ("liqo".to_owned(), of(&["10.1.0.3", "fd00::3"])),
+            ("liqo-tenant-liqo-2".to_owned(), of(&["10.1.0.4"])),
+            ("liqo-tenant-liqo-9".to_owned(), of(&["10.1.0.5"])),
+        ]);
+        // A pod of a tenant runs at the donor, and talks to its own cluster through the tunnel.
+        let offloaded = BTreeSet::from(["10.2.5.5".parse().unwrap()]);
+        let pods = PodAddresses { liqo, offloaded, ..PodAddresses::default() };
+        let own = BTreeSet::from(["10.1.0.0/16".parse().unwrap()]);
+        let tunnels = BTreeMap::from([(PeeringId(1), 3)]);
+        let clients = |records: &Records, pods: &PodAddresses| {
+            let mut reaches = reaches(records, &Ranges::default(), &tunnels, &own, pods, "liqo");
+            reaches.remove(&PeeringId(1)).unwrap().1.api_clients
+        };
+        let origin = records(Side::Origin, true);
+        assert_eq!(clients(&origin, &pods), of(&["10.1.0.3", "10.1.0.4", "fd00::3"]));
+        // Also before the first pod runs at the donor.
+        let early = PodAddresses { offloaded: BTreeSet::new(), ..pods };
+        assert_eq!(clients(&origin, &early), of(&["10.1.0.3", "10.1.0.4", "fd00::3"]));
+        assert_eq!(clients(&records(Side::Origin, false), &early), of(&[]));
+        assert_eq!(clients(&records(Side::Donor, true), &early), of(&[]), "a donor's pods have no use for it");
+        assert_eq!(liqo_namespaces("liqo", &origin), ["liqo", "liqo-tenant-liqo-2"].map(str::to_owned).into());
+        assert!(liqo_namespaces("liqo", &records(Side::Donor, true)).is_empty());
     }
 
     #[test]
@@ -307,8 +414,10 @@ mod tests {
             serde_json::from_value::<Pod>(text).unwrap()
         };
         assert_eq!(pod_address(&pod("Running", false)).unwrap().address, Ipv4Addr::new(10, 1, 0, 7));
+        let address = IpAddr::from([10, 1, 0, 7]);
+        assert_eq!(liqo_entry(&pod("Running", false)).unwrap().1.unwrap(), BTreeSet::from([address]));
         for silent in [pod("Succeeded", false), pod("Failed", false), pod("Running", true)] {
-            assert_eq!(pod_address(&silent), None);
+            assert_eq!((pod_address(&silent), liqo_entry(&silent).unwrap().1), (None, None));
         }
     }
 }

@@ -1,8 +1,57 @@
 //! Handles the broker's acknowledgement of a message: committed, or refused for good.
 
+use std::time::Duration;
+
 use comity_agent_state::record::{LiqoRecord, ReportKey};
 use comity_agent_state::store::Change;
 use comity_proto::v1;
+
+/// How long an acknowledged report counts as on its way: until the desired state shows it.
+const SETTLING: Duration = Duration::from_secs(3);
+/// How long an acknowledged end counts as known, while the broker still says that the object ends. The other side may
+/// take that long. Afterwards the end is reported again: whoever acknowledged it may not have written it down.
+const END_KNOWN: Duration = Duration::from_secs(300);
+
+/// How long a report may wait for its acknowledgement on one stream. A group without a leader, and one that slows down
+/// a cluster's reports, needs less.
+const ACKNOWLEDGED_WITHIN: Duration = Duration::from_secs(120);
+
+/// Waits for the acknowledgement of the oldest report that a stream carried: a broker that falls silent must not hold
+/// an agent for as long as its connection stands.
+#[derive(Default)]
+pub(super) struct AckWait {
+    oldest: Option<(u64, Duration)>,
+}
+
+impl AckWait {
+    /// Whether the broker has kept the oldest report waiting for too long, at a time of the monotonic clock.
+    pub(super) fn is_over(&mut self, oldest: Option<u64>, now: Duration) -> bool {
+        self.oldest = match (oldest, self.oldest) {
+            (Some(id), Some((known, since))) if id == known => Some((known, since)),
+            (oldest, _) => oldest.map(|id| (id, now)),
+        };
+        self.oldest.is_some_and(|(_, since)| now.saturating_sub(since) > ACKNOWLEDGED_WITHIN)
+    }
+}
+
+/// Whether a report says that nothing is left of a lease or peering here.
+pub(super) fn is_end(key: &ReportKey) -> bool {
+    matches!(key, ReportKey::Clean(_) | ReportKey::Closed(_))
+}
+
+/// How long an acknowledged report needs no repetition.
+pub(super) fn known_for(key: &ReportKey, ack: &v1::Ack) -> Duration {
+    if is_end(key) && (ack.error.is_none() || is_unknown(ack)) { END_KNOWN } else { SETTLING }
+}
+
+/// The end whose report no longer counts, once this failure is known: the broker goes on to end the object.
+pub(super) fn voided_by(failure: &ReportKey) -> Option<ReportKey> {
+    match failure {
+        ReportKey::LeaseFailed(lease) => Some(ReportKey::Clean(*lease)),
+        ReportKey::PeeringFailed(peering, _) => Some(ReportKey::Closed(*peering)),
+        _ => None,
+    }
+}
 
 /// Removes the message from the outbox and updates the records. Returns its key.
 pub(super) fn settle(change: &mut Change<'_>, ack: &v1::Ack) -> Option<ReportKey> {
@@ -103,6 +152,33 @@ mod tests {
             let again = store.update(move |change| settle(change, &ack(id, code))).await.unwrap();
             assert_eq!(again, None, "a second acknowledgement finds nothing");
         }
+    }
+
+    #[test]
+    fn broker_holds_a_stream_and_acknowledges_nothing() {
+        let second = Duration::from_secs(1);
+        let mut wait = AckWait::default();
+        assert!(!wait.is_over(None, second * 1_000), "nothing was reported");
+        assert!(!wait.is_over(Some(7), second * 1_000) && !wait.is_over(Some(7), second * 1_120));
+        assert!(!wait.is_over(Some(8), second * 1_121), "slow, and not silent");
+        assert!(wait.is_over(Some(8), second * 1_242));
+        assert!(!wait.is_over(None, second * 1_243));
+    }
+
+    /// Acknowledged by a broker that forgot it, or was restored, an end is reported again.
+    #[test]
+    fn an_end_is_known_for_longer_than_other_reports_and_not_for_ever() {
+        let (clean, ready) = (ReportKey::Clean(LeaseId(1)), ReportKey::Ready(LeaseId(1)));
+        for (key, code, known) in [
+            (&clean, None, END_KNOWN),
+            (&clean, Some("not-found"), END_KNOWN),
+            (&clean, Some("wrong-state"), SETTLING),
+            (&ready, None, SETTLING),
+        ] {
+            assert_eq!(known_for(key, &ack(1, code)), known, "{key:?} {code:?}");
+        }
+        assert_eq!(voided_by(&ReportKey::LeaseFailed(LeaseId(1))), Some(clean));
+        assert_eq!(voided_by(&ready), None);
     }
 
     #[tokio::test]

@@ -5,6 +5,9 @@ use std::sync::Arc;
 use comity_proto::v1;
 use comity_types::Delivery;
 
+/// How far this process's own offers may be ahead of the broker's. They are a handful, on a stream that ends.
+const MAX_AHEAD: u64 = 1_024;
+
 /// Content of a cluster's offer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offered {
@@ -52,7 +55,10 @@ pub struct OfferState {
 impl OfferState {
     /// A stream connected, and the broker holds this generation.
     pub fn welcomed(&mut self, generation: u64) {
-        self.generation = self.generation.max(generation);
+        // A number further ahead is of another broker, which may have said anything: this one would take its successor,
+        // and once it had the highest, no offer any more.
+        let is_own = self.generation.saturating_sub(generation) <= MAX_AHEAD;
+        self.generation = if is_own { self.generation.max(generation) } else { generation };
         if self.acked != generation {
             // It lost the offer, or somebody else advertised: the offer is sent again.
             self.acked = 0;
@@ -64,7 +70,7 @@ impl OfferState {
 
     /// The offer to send, if the broker lacks it.
     pub fn next(&mut self, cluster: &str, offered: &Offered, message_id: u64) -> v1::Offer {
-        self.generation += 1;
+        self.generation = self.generation.saturating_add(1);
         self.sent = Some((self.generation, offered.clone(), message_id));
         v1::Offer {
             cluster: cluster.to_owned(),
@@ -113,6 +119,21 @@ mod tests {
         state.welcomed(0);
         assert!(state.is_due(&nodes("a")), "the broker lost it");
         assert_eq!(state.next("c", &nodes("a"), 8).generation, 43);
+    }
+
+    #[test]
+    fn broker_holds_an_offer_of_the_highest_generation() {
+        let mut state = OfferState::default();
+        state.welcomed(41);
+        state.next("c", &nodes("a"), 7);
+        for lie in [u64::MAX, u64::MAX - 1, 1 << 40] {
+            state.welcomed(lie);
+            state.next("c", &nodes("a"), 8);
+            assert!(state.next("c", &nodes("b"), 9).generation > 1 << 40);
+            state.welcomed(42);
+            assert!(state.is_due(&nodes("b")));
+            assert_eq!(state.next("c", &nodes("b"), 10).generation, 43, "an honest broker gets no such number");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{AckOutcome, Event, MAX_MESSAGE_BYTES, Offered, Shared};
 use crate::reconcile::parts::Parts;
-use crate::uplink::acks;
+use crate::uplink::acks::{self, AckWait};
 
 /// Messages between this loop and the transport; the transport's own window is behind it.
 const SENDING: usize = 32;
@@ -27,8 +27,8 @@ const SENDING: usize = 32;
 const UNACKNOWLEDGED: usize = 256;
 /// A broker that accepts a stream welcomes within this time.
 const WELCOME_WITHIN: Duration = Duration::from_secs(10);
-/// How long an acknowledged report counts as on its way: until the desired state shows it.
-const SETTLING: Duration = Duration::from_secs(3);
+/// Longest outage grace that a broker may ask for, in milliseconds: 30 days. It keeps leases past their end.
+const MAX_OUTAGE_GRACE_MS: u64 = 30 * 24 * 3_600 * 1_000;
 /// Bounds of the heartbeat that a broker may ask for.
 const HEARTBEAT: (u64, u64) = (100, 60_000);
 
@@ -44,6 +44,9 @@ pub(super) enum SessionError {
     /// No welcome.
     #[error("no welcome within {}s", WELCOME_WITHIN.as_secs())]
     NoWelcome,
+    /// It acknowledged nothing for long.
+    #[error("the broker acknowledges no reports")]
+    Silent,
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -130,10 +133,14 @@ impl Session<'_> {
         let mut service = self.shared.parts.deliveries.node_service.clone();
         let mut namespaces = self.shared.parts.deliveries.namespaces.clone();
         let mut data = self.shared.data.clone();
-        let mut last_sent = self.shared.parts.clock.elapsed();
+        let (mut last_sent, mut acks) = (self.shared.parts.clock.elapsed(), AckWait::default());
         let deadline = self.shared.parts.clock.sleep(WELCOME_WITHIN);
         tokio::pin!(deadline);
         loop {
+            // Heartbeats bring this loop round.
+            if acks.is_over(self.oldest_unacknowledged(), self.shared.parts.clock.elapsed()) {
+                return Err(SessionError::Silent);
+            }
             let since = self.shared.parts.clock.elapsed().saturating_sub(last_sent);
             let beat = self.shared.parts.clock.sleep(self.heartbeat.saturating_sub(since));
             tokio::select! {
@@ -162,6 +169,11 @@ impl Session<'_> {
 
     fn revision(&self) -> u64 {
         self.shared.desired.borrow().state.as_ref().map_or(0, |state| state.revision)
+    }
+
+    /// The oldest report that this stream carried and that is not acknowledged.
+    fn oldest_unacknowledged(&self) -> Option<u64> {
+        self.shared.parts.store.records().outbox.range(..=self.sent).next().map(|(id, _)| *id)
     }
 
     /// Sends waiting messages while there is room; returns whether any was sent. Never waits for room: the broker may
@@ -220,16 +232,19 @@ impl Session<'_> {
     async fn welcome(&mut self, welcome: &v1::Welcome, events: &mpsc::Sender<Event>) {
         self.heartbeat = Duration::from_millis(welcome.heartbeat_interval_ms.clamp(HEARTBEAT.0, HEARTBEAT.1));
         self.shared.offer.lock().await.welcomed(welcome.offer_generation);
-        if welcome.outage_grace_ms > 0 {
-            self.shared.outage_grace_ms.send_replace(welcome.outage_grace_ms);
-            let kept =
-                self.shared.parts.store.keep_soon("outage-grace-ms", welcome.outage_grace_ms.to_be_bytes().to_vec());
+        let outage_grace_ms = welcome.outage_grace_ms.min(MAX_OUTAGE_GRACE_MS);
+        if outage_grace_ms > 0 {
+            self.shared.outage_grace_ms.send_replace(outage_grace_ms);
+            let kept = self.shared.parts.store.keep_soon("outage-grace-ms", outage_grace_ms.to_be_bytes().to_vec());
             if let Err(error) = kept.await {
                 tracing::warn!(%error, "cannot keep the outage grace");
             }
         }
         if !self.welcomed {
             self.welcomed = true;
+            // Who acknowledged an end before may have been another broker than this one: what it still wants ended is
+            // reported to it, too.
+            self.shared.parts.settling.forget(acks::is_end);
             self.shared.connected.fetch_add(1, Ordering::SeqCst);
             self.shared.set_live();
             self.shared.metrics.streams.inc();
@@ -240,7 +255,7 @@ impl Session<'_> {
     }
 
     async fn settle(&self, ack: v1::Ack) -> Result<(), SessionError> {
-        let Parts { store, settling, clock, .. } = &self.shared.parts;
+        let Parts { store, settling, failures, clock, .. } = &self.shared.parts;
         if let Some(error) = &ack.error {
             self.shared.metrics.refused.with_label_values(&[error.code.as_str()]).inc();
             tracing::warn!(
@@ -258,7 +273,12 @@ impl Session<'_> {
         // Marked before it leaves the outbox, so that no plan in between misses both.
         let key = store.records().outbox.get(&ack.message_id).map(|outgoing| outgoing.key.clone());
         if let Some(key) = key {
-            let until = clock.elapsed() + SETTLING;
+            if let Some(v1::ErrorDetail { code, reason, .. }) = &ack.error {
+                failures.note_refused(&format!("{key:?}: {reason} ({code})"));
+            }
+            let voided = acks::voided_by(&key);
+            settling.forget(|known| Some(known) == voided.as_ref());
+            let until = clock.elapsed() + acks::known_for(&key, &ack);
             settling.note(key, until);
             store.update(move |change| acks::settle(change, &ack)).await?;
         }

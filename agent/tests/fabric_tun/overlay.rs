@@ -79,7 +79,8 @@ fn pods_of_another_node_come_and_go_over_the_gateway() {
     let exposure =
         net.within("gd", || donor_runtime.block_on(async { expose(&donor_peer, API_PORT, target) })).unwrap();
     let led = net.within("go", || origin_runtime.block_on(async { forward_api(&origin_peer) })).unwrap();
-    net.within("go", || origin.set_reachable("tun-test", reach("10.82.0.2/32", "10.81.0.0/16"))).unwrap();
+    let with_client = Reach { api_clients: [POD_2.into()].into(), ..reach("10.82.0.2/32", "10.81.0.0/16") };
+    net.within("go", || origin.set_reachable("tun-test", with_client)).unwrap();
     net.within("gd", || donor.set_reachable("tun-test", reach("10.81.0.0/16", "10.82.0.2/32"))).unwrap();
 
     // Without other nodes there is nothing to publish; a list of nodes without this one is refused.
@@ -148,9 +149,9 @@ fn everything_passes(net: &Net, api: SocketAddr) {
     net.talk("p2", (POD_D, PORT), MEBIBYTE).unwrap();
     net.talk("pd", (POD_2, PORT), MEBIBYTE).unwrap();
     assert!(net.ping("p2", POD_D) && net.ping("pd", POD_2));
-    // The donor's API, for pods and for the node's own programs.
+    // The donor's API, for a pod of Liqo's and for nobody else.
     net.talk("p2", api, 100_000).unwrap();
-    net.talk("n2", api, 100_000).unwrap();
+    assert!(net.talk("n2", api, 1).is_err());
 }
 
 const MEBIBYTE: usize = 1 << 20;

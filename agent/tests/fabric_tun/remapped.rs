@@ -55,7 +55,7 @@ impl<'a> End<'a> {
     }
 
     fn allow(&self) {
-        let reach = Reach { remote: [self.other_pod().into()].into(), local: [POD.into()].into() };
+        let reach = Reach { remote: [self.other_pod().into()].into(), local: [POD.into()].into(), ..Reach::default() };
         self.set(reach);
     }
 

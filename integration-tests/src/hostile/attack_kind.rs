@@ -44,11 +44,14 @@ pub enum AttackKind {
     SendGarbage,
     SendUnknownValues,
     SendMalformedIds,
+    HugeEpoch,
+    SkipTokens,
+    ForgetEnds,
 }
 
 impl AttackKind {
     /// All kinds.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 38] = [
         Self::SwapPeering,
         Self::RelabelInstitution,
         Self::SwapIdentityKeyOfOrigin,
@@ -84,6 +87,9 @@ impl AttackKind {
         Self::SendGarbage,
         Self::SendUnknownValues,
         Self::SendMalformedIds,
+        Self::HugeEpoch,
+        Self::SkipTokens,
+        Self::ForgetEnds,
     ];
 
     /// Its name in reports.
@@ -125,6 +131,9 @@ impl AttackKind {
             Self::SendGarbage => "send-garbage",
             Self::SendUnknownValues => "send-unknown-values",
             Self::SendMalformedIds => "send-malformed-ids",
+            Self::HugeEpoch => "huge-epoch",
+            Self::SkipTokens => "skip-tokens",
+            Self::ForgetEnds => "forget-ends",
         }
     }
 
@@ -183,6 +192,9 @@ impl AttackKind {
             Self::SendGarbage => round.send_garbage(),
             Self::SendUnknownValues => round.send_unknown_values(),
             Self::SendMalformedIds => round.send_malformed_ids(),
+            Self::HugeEpoch => round.huge_epoch().await,
+            Self::SkipTokens => round.skip_tokens().await,
+            Self::ForgetEnds => round.forget_ends().await,
         }
     }
 }
@@ -201,6 +213,6 @@ mod tests {
         for kinds in [one, other] {
             assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>(), AttackKind::ALL.into());
         }
-        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 35);
+        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 38);
     }
 }

@@ -15,7 +15,7 @@ use crate::watch::now_ms;
 /// Time in which agents act on an attack. Most steps take a few milliseconds.
 const ATTACK_TIME: Duration = Duration::from_millis(800);
 /// Limit of a handshake that an agent may refuse silently.
-const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
+pub(super) const HANDSHAKE_TIME: Duration = Duration::from_secs(2);
 /// Limit of cleaning up after an attack.
 const CLEAN_UP_TIME: Duration = Duration::from_secs(10);
 
@@ -38,12 +38,14 @@ impl<'a> AttackRound<'a> {
     /// Begins with an honest lease, which is made unless one is active.
     ///
     /// # Errors
-    /// When it does not become active: an earlier attack had a lasting effect.
+    /// When it does not become active, another one does not end, or their peering does not come up again: an earlier
+    /// attack had a lasting effect.
     pub(crate) async fn begin(
         federation: &'a HostileFederation,
         ledger: &'a mut HostileLedger,
         dice: &'a mut Dice,
     ) -> Result<Self> {
+        federation.leases_ended().await?;
         let active = federation.broker.read(|books| {
             let is_active = |lease: &&v1::Lease| lease.state() == v1::LeaseState::Active && is_honest(lease);
             books.leases.values().find(is_active).map(|lease| lease.id.clone())
@@ -57,6 +59,7 @@ impl<'a> AttackRound<'a> {
             }
             None => federation.active_lease(1).await?,
         };
+        federation.peering_established(&lease).await?;
         Ok(Self { federation, ledger, dice, lease })
     }
 

@@ -92,8 +92,12 @@ impl AttackRound<'_> {
         .await;
     }
 
-    /// Names other epochs than both sides are in.
+    /// Names other epochs than both sides are in, sometimes while they shake hands.
     pub(crate) fn wrong_epoch(&mut self) {
+        if self.dice.one_in(2) {
+            let peering = self.peering();
+            self.with_peering(&peering, |entry| entry.begin_epoch(entry.peering.epoch.saturating_add(1)));
+        }
         let (victim, epoch) = (self.victim(), u32::try_from(self.dice.within(0..=u64::from(u32::MAX))).unwrap_or(0));
         self.federation.broker.tamper(move |cluster, desired| {
             let peerings = desired.peerings.iter_mut().filter_map(|directive| directive.peering.as_mut());
@@ -140,7 +144,7 @@ impl AttackRound<'_> {
 
     /// From now on renewals return a certificate of somebody else.
     pub(crate) fn renew_wrongly(&mut self) {
-        let whims = [WrongRenewal::Key, WrongRenewal::Cluster, WrongRenewal::Authority];
+        let whims = [WrongRenewal::Key, WrongRenewal::Cluster, WrongRenewal::Authority, WrongRenewal::Short];
         let renewal = whims[self.dice.index(whims.len())];
         self.federation.broker.lie(|whims| whims.renewals = vec![renewal]);
     }

@@ -7,6 +7,10 @@ use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::{lease_report, peering_report};
 
+use crate::watch::now_ms;
+
+/// How long a handshake may take; an honest broker then begins the next epoch.
+const HANDSHAKE_LIMIT_MS: u64 = 20_000;
 /// Length of a lease's term and of its hold.
 const TERM_MS: u64 = 3_600_000;
 /// CPU and main memory that a lease gets for each GPU.
@@ -41,6 +45,8 @@ pub(crate) struct PeeringEntry {
     pub(crate) played: Option<v1::Side>,
     /// Institution that the broker names for the played side; empty: the true one.
     pub(crate) label: String,
+    /// When this epoch began, in milliseconds since 1970.
+    began_ms: u64,
 }
 
 impl PeeringEntry {
@@ -67,11 +73,24 @@ impl PeeringEntry {
     /// Begins the next epoch; a played side stays so.
     pub(crate) fn begin_epoch(&mut self, epoch: u32) {
         self.peering.epoch = epoch;
+        self.began_ms = now_ms();
         self.peering.set_state(v1::PeeringState::Proposed);
         self.peering.message.clear();
         (self.origin_keys, self.donor_keys) = (None, None);
         self.established.clear();
         self.closed.clear();
+    }
+
+    /// Whether an honest broker begins the next epoch now: this one failed, or takes too long.
+    fn is_over(&self, now_ms: u64) -> bool {
+        use v1::PeeringState::{Authenticating, Establishing, Failed, Keys, Proposed};
+        match self.peering.state() {
+            Failed => true,
+            Proposed | Keys | Authenticating | Establishing => {
+                now_ms.saturating_sub(self.began_ms) > HANDSHAKE_LIMIT_MS
+            }
+            _ => false,
+        }
     }
 
     /// Moves on once both sides' keys are known.
@@ -97,7 +116,7 @@ impl PeeringEntry {
 }
 
 /// The ledger of a broker.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Books {
     /// Members by cluster.
     pub(crate) members: BTreeMap<String, ToldMember>,
@@ -109,17 +128,43 @@ pub(crate) struct Books {
     pub(crate) envelopes: Vec<v1::Envelope>,
     /// Newest offers by cluster.
     pub(crate) offers: BTreeMap<String, v1::Offer>,
-    /// Number of the newest lease, peering and fencing token.
+    /// Handshakes that took too long.
+    pub(crate) late_handshakes: u64,
+    /// Number of the newest lease or peering.
     numbers: u64,
+    /// The newest fencing token.
+    tokens: u64,
     /// Revision of the state.
     revision: u64,
 }
 
 impl Books {
-    /// A number that no lease, peering or fencing token has.
+    /// A number that no lease or peering has.
     pub(crate) fn next_number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
+    }
+
+    /// Begins the next epoch of each handshake between agents that failed or takes too long, as an honest broker does.
+    pub(crate) fn tend(&mut self, now_ms: u64) {
+        let mut over = BTreeSet::new();
+        for (id, entry) in self.peerings.iter_mut().filter(|(_, entry)| entry.played.is_none() && entry.is_over(now_ms))
+        {
+            self.late_handshakes += u64::from(entry.peering.state() != v1::PeeringState::Failed);
+            entry.begin_epoch(entry.peering.epoch.saturating_add(1));
+            over.insert(id.clone());
+        }
+        self.envelopes.retain(|held| !over.contains(&held.peering));
+    }
+
+    /// Whether [`tend`](Self::tend) would do something.
+    pub(crate) fn is_due(&self, now_ms: u64) -> bool {
+        self.peerings.values().any(|entry| entry.played.is_none() && entry.is_over(now_ms))
+    }
+
+    /// Forgets what happened since `before`, as a broker does that never learned of it. Revisions go on.
+    pub(crate) fn go_back(&mut self, before: Self) {
+        *self = Self { revision: self.revision, ..before };
     }
 
     /// Takes a report as an honest broker does.
@@ -186,6 +231,9 @@ impl Books {
             Some(lease_report::Outcome::Ready(_)) => lease.origin_ready = true,
             Some(lease_report::Outcome::Failed(failed)) => {
                 lease.message = format!("{cluster}: {} ({})", failed.message, failed.code);
+                if is_donor {
+                    self.tokens = self.tokens.max(failed.highest_fencing_token);
+                }
                 end(lease, members, if is_donor { v1::EndReason::DonorFailed } else { v1::EndReason::OriginFailed });
             }
             Some(lease_report::Outcome::Clean(_)) if is_donor => lease.donor_ready = false,
@@ -244,16 +292,13 @@ impl Books {
         })
     }
 
-    /// The open peering between two agents; proposes one if there is none, and begins its next epoch if it failed.
+    /// The open peering between two agents; proposes one if there is none.
     pub(crate) fn peering_between(&mut self, origin: &str, donor: &str) -> String {
-        let found = self.peerings.iter_mut().find(|(_, entry)| {
+        let found = self.peerings.iter().find(|(_, entry)| {
             let is_open = !matches!(entry.peering.state(), v1::PeeringState::Closed | v1::PeeringState::Draining);
             entry.played.is_none() && entry.peering.origin == origin && entry.peering.donor == donor && is_open
         });
-        if let Some((id, entry)) = found {
-            if entry.peering.state() == v1::PeeringState::Failed {
-                entry.begin_epoch(entry.peering.epoch + 1);
-            }
+        if let Some((id, _)) = found {
             return id.clone();
         }
         self.propose(origin, donor, None)
@@ -283,6 +328,7 @@ impl Books {
     /// A lease that is not in the ledger.
     pub(crate) fn draft(&mut self, origin: &str, peering: &str, placement: v1::Placement, now_ms: u64) -> v1::Lease {
         let number = self.next_number();
+        self.tokens += 1;
         let gpus = v1::GpuDemand {
             class: "frontier".to_owned(),
             share: Some(v1::Share { kind: Some(v1::share::Kind::Whole(v1::share::Whole {})) }),
@@ -299,7 +345,7 @@ impl Books {
             placement: Some(placement),
             peering: peering.to_owned(),
             state: v1::LeaseState::Placed.into(),
-            fencing_token: number,
+            fencing_token: self.tokens,
             hold_until_ms: now_ms + TERM_MS,
             placed_at_ms: now_ms,
             target_namespace: "comity-leases".to_owned(),

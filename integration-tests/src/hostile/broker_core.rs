@@ -29,6 +29,8 @@ const KEPT_STATES: usize = 64;
 const KEPT_ENVELOPES: usize = 1_024;
 /// Longest time between two messages of an agent.
 const HEARTBEAT_MS: u64 = 1_000;
+/// Life of a certificate that ends at once.
+const SHORT_VALIDITY: Duration = Duration::from_secs(1);
 /// Time for which an agent keeps a lease after its end while it reaches no broker.
 const OUTAGE_GRACE_MS: u64 = 3_600_000;
 
@@ -58,6 +60,8 @@ pub(crate) enum WrongRenewal {
     Cluster,
     /// One of another authority.
     Authority,
+    /// One that ends at once, so that the agent could renew no more.
+    Short,
 }
 
 /// The lies of the broker beside its books.
@@ -108,6 +112,8 @@ pub(super) struct BrokerCore {
     pub(super) certificate_validity: Duration,
     pub(super) state: Mutex<BrokerState>,
     pub(super) changed: watch::Sender<u64>,
+    /// Processes of the broker so far: each ends the streams of the one before.
+    pub(super) processes: watch::Sender<u64>,
 }
 
 impl BrokerCore {
@@ -167,6 +173,9 @@ impl BrokerCore {
             Some(WrongRenewal::Cluster) => {
                 (self.authority.issue(csr, IMPOSTOR, validity).map_err(failed)?.chain_pem, own_root())
             }
+            Some(WrongRenewal::Short) => {
+                (self.authority.issue(csr, &cluster, SHORT_VALIDITY).map_err(failed)?.chain_pem, own_root())
+            }
             Some(WrongRenewal::Key) => {
                 (self.authority.issue_for_another_key(&cluster, validity).map_err(failed)?.chain, own_root())
             }
@@ -198,7 +207,7 @@ impl BrokerCore {
         mut incoming: Streaming<v1::AgentMessage>,
         sender: mpsc::Sender<Result<Vec<u8>, Status>>,
     ) {
-        let mut changed = self.changed.subscribe();
+        let (mut changed, mut processes) = (self.changed.subscribe(), self.processes.subscribe());
         changed.mark_changed();
         let welcome = v1::Welcome {
             broker: 1,
@@ -215,6 +224,7 @@ impl BrokerCore {
                     Ok(Some(message)) => self.hear(cluster, &message).into_iter().collect(),
                     Ok(None) | Err(_) => return,
                 },
+                _ = processes.changed() => return,
                 change = changed.changed() => match change {
                     Ok(()) => self.say(cluster),
                     Err(_) => return,

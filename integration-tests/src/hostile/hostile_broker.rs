@@ -76,6 +76,7 @@ impl HostileBroker {
                 disk: File::create(disk.join("received"))?,
             }),
             changed: watch::Sender::default(),
+            processes: watch::Sender::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -129,6 +130,11 @@ impl HostileBroker {
     /// Is honest again.
     pub(crate) fn be_honest(&self) {
         self.lie(|whims| *whims = Whims::default());
+    }
+
+    /// Ends all streams, as when another process takes over.
+    pub(crate) fn restart(&self) {
+        self.core.processes.send_modify(|number| *number += 1);
     }
 
     /// The cluster that it plays.

@@ -20,9 +20,10 @@ use comity_proto::v1;
 use comity_runtime::{ClusterName, IdentityDir, IdentityKey, IdentitySignature, SystemEntropy};
 use serde_json::Value;
 
+use super::books::Books;
 use super::hostile_broker::HostileBroker;
 use super::impostor::IMPOSTOR;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 use crate::watch::now_ms;
 
 /// The cluster that borrows, and its institution.
@@ -43,6 +44,11 @@ const NODE_GPUS: u32 = 4;
 const LONG_VALIDITY: Duration = Duration::from_secs(3_600);
 /// Limit of a wait for something that takes well under a second on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+/// Pause before another lease is granted in place of one that ended.
+const GRANT_PAUSE: Duration = Duration::from_millis(500);
+/// Refusals of each agent that a description has.
+const SHOWN_REFUSALS: usize = 5;
 
 /// How far the agents trust what a broker says about the other cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,36 +176,126 @@ impl HostileFederation {
         self.home.path().join(cluster)
     }
 
-    /// Grants an honest lease of whole GPUs, and waits until it is active; returns its id.
+    /// Grants an honest lease of whole GPUs, and waits until it is active; returns its id. As a scheduler does, it
+    /// grants another one in place of a lease that ended before it was active.
     ///
     /// # Errors
-    /// When it does not become active.
+    /// When none becomes active.
     pub(crate) async fn active_lease(&self, gpus: usize) -> Result<String> {
-        let lease = self.broker.change(|books| books.grant(ORIGIN_CLUSTER, DONOR_CLUSTER, gpus, now_ms()));
-        self.lease_active(&lease).await?;
-        Ok(lease)
+        let mut granted = None;
+        until("an honest lease to be active", PATIENCE, async || {
+            let lease = match granted.take() {
+                Some(lease) => lease,
+                None => self.grant(gpus)?,
+            };
+            let is_active = self.is_active(&lease);
+            if is_active.is_err() {
+                tokio::time::sleep(GRANT_PAUSE).await;
+                return is_active.map(|_| None);
+            }
+            granted = Some(lease.clone());
+            Ok(is_active?.then_some(lease))
+        })
+        .await
     }
 
-    /// Waits until a lease is active.
+    /// Grants a lease of GPUs that are free.
+    fn grant(&self, gpus: usize) -> Result<String> {
+        self.broker.change(|books| {
+            let free = books.place(DONOR_CLUSTER, gpus).resource_count;
+            if free < gpus as u64 {
+                bail!("{free} GPUs are free: {}", described_leases(books));
+            }
+            Ok(books.grant(ORIGIN_CLUSTER, DONOR_CLUSTER, gpus, now_ms()))
+        })
+    }
+
+    /// Whether a lease is active.
     ///
     /// # Errors
-    /// When it does not become active.
-    pub(crate) async fn lease_active(&self, lease: &str) -> Result<()> {
-        until(&format!("{lease} to be active"), SOON, async || {
-            let (found, peerings) = self.broker.change(|books| {
-                let found = books.leases.get(lease).cloned();
-                if let Some(lease) = &found {
-                    retry_failed(books, &lease.peering);
-                }
-                (found, books.peerings.values().map(|entry| entry.peering.clone()).collect::<Vec<_>>())
-            });
-            let Some(found) = found else { bail!("it ended: {:?}", self.broker.refused()) };
+    /// When it ended.
+    pub(crate) fn is_active(&self, lease: &str) -> Result<bool> {
+        self.tend();
+        self.broker.read(|books| {
+            let found = books.leases.get(lease).with_context(|| format!("{lease} ended"))?;
             match found.state() {
-                v1::LeaseState::Active => Ok(Some(())),
-                state => bail!("it is {state:?}: {}; {peerings:?}", found.message),
+                v1::LeaseState::Active => Ok(true),
+                v1::LeaseState::Ending => bail!("{lease} ends: {}", found.message),
+                _ => Ok(false),
+            }
+        })
+    }
+
+    /// Begins the next epochs of handshakes that failed or take too long. Agents are told only if there are any.
+    fn tend(&self) {
+        if self.broker.read(|books| books.is_due(now_ms())) {
+            self.broker.change(|books| books.tend(now_ms()));
+        }
+    }
+
+    /// Waits until both sides have reported the end of each lease that ends.
+    ///
+    /// # Errors
+    /// When one is not reported.
+    pub(crate) async fn leases_ended(&self) -> Result<()> {
+        until("leases to end", PATIENCE, async || {
+            let is_ending = |lease: &v1::Lease| lease.state() == v1::LeaseState::Ending;
+            Ok(self.broker.read(|books| !books.leases.values().any(is_ending)).then_some(()))
+        })
+        .await
+    }
+
+    /// Waits until the peering of a lease is established.
+    ///
+    /// # Errors
+    /// When that does not come about.
+    pub(crate) async fn peering_established(&self, lease: &str) -> Result<()> {
+        until(&format!("the peering of {lease} to be established"), PATIENCE, async || {
+            self.tend();
+            let state = self.broker.read(|books| {
+                let lease = books.leases.get(lease)?;
+                books.peerings.get(&lease.peering).map(|entry| entry.peering.state())
+            });
+            match state {
+                Some(v1::PeeringState::Established) => Ok(Some(())),
+                state => bail!("it is {state:?}"),
             }
         })
         .await
+    }
+
+    /// The state of books and agents, for people who look for the cause of a violation.
+    pub(crate) async fn describe(&self) -> String {
+        let mut text = self.broker.read(|books| {
+            let peerings = books.peerings.values().map(|entry| {
+                let v1::Peering { id, origin, donor, epoch, message, .. } = &entry.peering;
+                let (state, played) = (entry.peering.state(), entry.played);
+                format!("{id} of {origin} and {donor}: {state:?}, epoch {epoch}, played {played:?}: {message}")
+            });
+            let envelopes = books.envelopes.iter().map(|waiting| {
+                let v1::Envelope { peering, epoch, lease, step, sequence, to, .. } = waiting;
+                format!("{step} {sequence} of epoch {epoch} of {peering} {lease} for {to}")
+            });
+            let (peerings, envelopes): (Vec<_>, Vec<_>) = (peerings.collect(), envelopes.collect());
+            let leases = described_leases(books);
+            format!("books: peerings {peerings:#?}\nenvelopes that wait {envelopes:#?}\nleases: {leases}\n")
+        });
+        for cluster in self.agents.keys() {
+            let refused = self.broker.refused();
+            let last: Vec<String> = refused
+                .iter()
+                .rev()
+                .filter(|refused| refused.cluster == *cluster)
+                .take(SHOWN_REFUSALS)
+                .map(|refused| format!("{}: {} ({})", refused.subject, refused.message, refused.code))
+                .collect();
+            let status = match self.status(cluster).await {
+                Ok(status) => format!("{status:#?}"),
+                Err(error) => format!("no status: {error:#}"),
+            };
+            text.push_str(&format!("agent of {cluster}: {status}\nits last refusals, the newest first: {last:#?}\n"));
+        }
+        text
     }
 
     /// The status of an agent, as it tells people on its host.
@@ -284,12 +380,15 @@ impl HostileFederation {
     }
 }
 
-/// An honest broker begins the next epoch of a failed handshake.
-fn retry_failed(books: &mut super::books::Books, peering: &str) {
-    let entry = books.peerings.get_mut(peering);
-    if let Some(entry) = entry.filter(|entry| entry.peering.state() == v1::PeeringState::Failed) {
-        entry.begin_epoch(entry.peering.epoch + 1);
-    }
+fn described_leases(books: &Books) -> String {
+    let described = books.leases.values().map(|lease| {
+        let (state, v1::Lease { id, peering, fencing_token, donor_ready, origin_ready, message, .. }) =
+            (lease.state(), lease);
+        format!(
+            "{id} over {peering}: {state:?}, token {fencing_token}, donor {donor_ready}, origin {origin_ready}: {message}"
+        )
+    });
+    format!("{:#?}", described.collect::<Vec<_>>())
 }
 
 /// The institution's voucher for an agent that has not started yet.

@@ -24,6 +24,8 @@ pub struct HostileReport {
     pub(super) refusals: BTreeMap<String, u64>,
     /// Renewals of certificates that the agents asked for.
     pub(super) renewals: u64,
+    /// Handshakes that took too long, so that the broker began the next epoch.
+    pub(super) late_handshakes: u64,
     /// Checks of the ledger, tokens that the broker was searched for, and bytes that it received.
     pub(super) checks: u64,
     pub(super) tokens: usize,
@@ -49,6 +51,7 @@ impl HostileReport {
             "attacks": self.attacks.iter().map(|(kind, count)| (kind.name(), *count)).collect::<BTreeMap<_, _>>(),
             "refusals": self.refusals,
             "renewals": self.renewals,
+            "late_handshakes": self.late_handshakes,
             "checks": self.checks,
             "tokens": self.tokens,
             "received_bytes": self.received_bytes,
@@ -71,6 +74,7 @@ impl fmt::Display for HostileReport {
             line(&format!("  {code}"), *count)?;
         }
         line("renewals of certificates", self.renewals)?;
+        line("handshakes that took too long", self.late_handshakes)?;
         line("checks of grants and credentials", self.checks)?;
         line("tokens searched for", self.tokens as u64)?;
         line("bytes on the broker's disk", self.received_bytes)?;

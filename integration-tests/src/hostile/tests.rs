@@ -226,6 +226,93 @@ async fn broker_renews_a_certificate_for_another_key() {
     attacked.round_after_attack().await;
 }
 
+/// The next honest epoch has a lower number, and its tunnel comes up.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_epoch_max_wedges_peering() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let mut round = attacked.round().await;
+    let (lease, peering) = (round.lease.clone(), round.peering());
+    round.huge_epoch().await;
+    for cluster in [ORIGIN_CLUSTER, DONOR_CLUSTER] {
+        let tunnels = round.federation.status(cluster).await.unwrap().tunnels;
+        assert!(tunnels[&peering] >= u32::MAX - 1, "the attack did not go through: {tunnels:?}");
+    }
+    round.federation.peering_established(&lease).await.unwrap();
+    attacked.nothing_was_gained().await;
+}
+
+/// No envelope is lost over it, so that the handshake goes on at once and needs no further epoch.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_names_another_epoch_during_a_handshake() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let round = attacked.round().await;
+    let (lease, peering) = (round.lease.clone(), round.peering());
+    let broker = &round.federation.broker;
+    for victim in [ORIGIN_CLUSTER, DONOR_CLUSTER] {
+        broker.tamper(move |cluster, desired| {
+            let peerings = desired.peerings.iter_mut().filter(|_| cluster == victim);
+            // Once there is an envelope of the true epoch to lose.
+            for peering in peerings.filter_map(|held| held.peering.as_mut()) {
+                if desired.envelopes.iter().any(|envelope| envelope.epoch == peering.epoch) {
+                    peering.epoch = 4_000;
+                }
+            }
+        });
+        round.with_peering(&peering, |entry| entry.begin_epoch(entry.peering.epoch + 1));
+        round.handshake(&peering).await;
+        let epoch = || broker.read(|books| books.peerings[&peering].peering.epoch);
+        let before = epoch();
+        broker.be_honest();
+        round.federation.peering_established(&lease).await.unwrap();
+        assert_eq!(epoch(), before, "{victim}");
+    }
+    attacked.nothing_was_gained().await;
+}
+
+/// The honest broker learns of the token from the donor's refusal, and goes on above it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_skips_fencing_tokens() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let mut round = attacked.round().await;
+    round.skip_tokens().await;
+    round.end().await;
+    attacked.federation.active_lease(1).await.unwrap();
+    let refused = attacked.federation.broker.refused();
+    assert!(refused.iter().any(|refused| refused.code == "token-too-low"), "{refused:?}");
+    attacked.nothing_was_gained().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_acknowledges_an_end_that_it_forgets() {
+    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    let mut round = attacked.round().await;
+    let lease = round.lease.clone();
+    round.forget_ends().await;
+    let is_waiting = round.federation.broker.read(|books| books.leases.contains_key(&lease));
+    assert!(is_waiting, "the broker still waits for both ends");
+    round.federation.leases_ended().await.unwrap();
+    attacked.nothing_was_gained().await;
+}
+
+/// The agents keep the certificate that they have, and renew it once the broker is honest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_renews_with_a_certificate_that_ends_at_once() {
+    let setup = Setup { certificate_validity: Duration::from_secs(20), ..Setup::new(Trust::Pinned) };
+    let mut attacked = Attacked::start(setup).await;
+    let round = attacked.round().await;
+    let broker = &round.federation.broker;
+    broker.lie(|lies| lies.renewals = vec![WrongRenewal::Short]);
+    until("renewals of both agents", SOON, async || Ok((broker.renewals() >= 2).then_some(()))).await.unwrap();
+    // Who took one of those is without any now.
+    broker.lie(|lies| lies.renewals = vec![WrongRenewal::Authority]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    broker.be_honest();
+    broker.restart();
+    // Longer than the certificates that they had.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    attacked.nothing_was_gained().await;
+}
+
 /// Many kinds one after the other, in one federation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hostile_broker_gains_nothing_in_a_short_run() {

@@ -25,7 +25,7 @@ pub use failure_code::{DONOR_REFUSED, LOCAL_POLICY};
 pub use invalid_id::{InvalidId, shorten};
 pub use label_id::{ClassName, ClusterId, InstitutionId, NodeId, PriorityName, TenantId};
 pub use lease_state::LeaseState;
-pub use number_id::{LeaseId, PeeringId, RequestId};
+pub use number_id::{LeaseId, PeeringId, RequestId, namespace_name};
 pub use peering_state::PeeringState;
 pub use printable::{is_printable, is_printable_text, is_steering, printable, printable_json, printable_line};
 pub use request_state::RequestState;

@@ -9,15 +9,34 @@ use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 use super::VirtualNodeOrigin;
+use crate::guest_policies::GuestPolicies;
 use crate::{OriginLease, VirtualNodeGrant};
 
-impl VirtualNodeOrigin for LiqoOrigin {
+/// Borrows nodes through this cluster's Liqo, and only while the policies of origins are there.
+pub struct NodeBorrower {
+    liqo: LiqoOrigin,
+    policies: GuestPolicies,
+}
+
+impl NodeBorrower {
+    /// Borrows through `liqo`; `policies` checks the same cluster.
+    #[must_use]
+    pub const fn new(liqo: LiqoOrigin, policies: GuestPolicies) -> Self {
+        Self { liqo, policies }
+    }
+}
+
+impl VirtualNodeOrigin for NodeBorrower {
+    fn check_policies(&self) -> BoxFuture<'_, Result<(), DeliveryError>> {
+        Box::pin(async { self.policies.check_origin().await.map(drop) })
+    }
+
     fn answer<'a>(
         &'a self,
         peer: &'a LiqoPeer,
         challenge: &'a Challenge,
     ) -> BoxFuture<'a, Result<TenantRequest, DeliveryError>> {
-        Box::pin(Self::answer(self, peer, challenge))
+        Box::pin(self.liqo.answer(peer, challenge))
     }
 
     fn accept_identity<'a>(
@@ -26,11 +45,11 @@ impl VirtualNodeOrigin for LiqoOrigin {
         api_server: &'a str,
         params: &'a IdentityParams,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
-        Box::pin(Self::accept_identity(self, peer, api_server, params))
+        Box::pin(self.liqo.accept_identity(peer, api_server, params))
     }
 
     fn remove_identity<'a>(&'a self, peer: &'a LiqoPeer) -> BoxFuture<'a, Result<(), DeliveryError>> {
-        Box::pin(Self::remove_identity(self, peer))
+        Box::pin(self.liqo.remove_identity(peer))
     }
 
     fn accept<'a>(
@@ -47,7 +66,7 @@ impl VirtualNodeOrigin for LiqoOrigin {
                 target_namespace: lease.namespace().to_owned(),
                 tenant: lease.tenant.clone(),
             };
-            Self::accept(self, peer, &request).await?;
+            self.liqo.accept(peer, &request).await?;
             // The slice, the virtual node and the Node have one name.
             Ok(grant.slice.clone())
         })
@@ -59,14 +78,14 @@ impl VirtualNodeOrigin for LiqoOrigin {
         lease: &'a OriginLease,
         _grant: &'a VirtualNodeGrant,
     ) -> BoxFuture<'a, Result<(), DeliveryError>> {
-        Box::pin(self.ready(lease.lease_id))
+        Box::pin(self.liqo.ready(lease.lease_id))
     }
 
     fn remove(&self, lease_id: LeaseId) -> BoxFuture<'_, Result<(), DeliveryError>> {
-        Box::pin(Self::remove(self, lease_id))
+        Box::pin(self.liqo.remove(lease_id))
     }
 
     fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>> {
-        Box::pin(Self::list(self))
+        Box::pin(self.liqo.list())
     }
 }

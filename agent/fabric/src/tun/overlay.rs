@@ -16,13 +16,14 @@ mod published;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::Ipv4Addr;
 
 use ipnet::Ipv4Net;
 
 pub(super) use gateway::GatewayOverlay;
 pub use node::NodeOverlay;
-pub use published::{Published, PublishedError};
+pub(super) use published::MAX_API_ROUTES;
+pub use published::{ApiRoute, Published, PublishedError};
 
 use super::netlink::Netlink;
 use crate::FabricError;
@@ -78,8 +79,8 @@ enum PolicyRule {
     Enters(String),
     /// This node's own packets with a source address in a network.
     From(Ipv4Net),
-    /// TCP to an API server.
-    Api(SocketAddrV4),
+    /// TCP of a pod to an API server.
+    Api(ApiRoute),
 }
 
 /// A route's table and network.

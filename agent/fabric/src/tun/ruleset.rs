@@ -1,7 +1,7 @@
 //! Table `inet comity`, as a script for `nft`. Pure: from the fabric's state to text.
 //!
-//! - TCP of pods, and of this process's own user, to the donor's API server goes to this process, which sends it through
-//!   the tunnel.
+//! - TCP of the `Reach`'s API clients, and of this process's own user, to the donor's API server goes to this process,
+//!   which sends it through the tunnel. Others keep their way: the donor chose that address.
 //! - Only packets between the two sides of a `Reach` pass the tunnel, on new and old connections alike, so a removed
 //!   address loses its connections at once.
 //! - The kubelet's port is closed whatever a `Reach` allows.
@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use comity_agent_model::api_port::API_PORT;
 use ipnet::Ipv4Net;
@@ -88,22 +88,24 @@ impl Rules {
     /// Before kube-proxy's own rules, which have priorities -100 and 100.
     fn translation(&self, text: &mut String) {
         let device = &self.device;
-        let to_tunnel = |rule: &mut dyn FnMut(String), when: &str| {
+        let to_tunnel = |rule: &mut dyn FnMut(String), when: &dyn Fn(&str, usize) -> String| {
             for (peering, peer) in &self.peers {
                 if let Some((api, target)) = peer.api() {
                     let family = if api.is_ipv4() { "ip" } else { "ip6" };
                     let (address, port, note) = (api.ip(), api.port(), comment(peering));
+                    let when = when(family, peer.slot);
                     rule(format!(
-                        "{when}{family} daddr {address} tcp dport {port} dnat {family} to {target} comment \"{note}\""
+                        "{when} {family} daddr {address} tcp dport {port} dnat {family} to {target} comment \"{note}\""
                     ));
                 }
             }
         };
         self.chain(text, "prerouting", "nat hook prerouting priority -105", |rule| {
-            to_tunnel(rule, &format!("iifname != \"{device}\" "));
+            to_tunnel(rule, &|family, slot| format!("iifname != \"{device}\" {family} saddr @clients{slot}"));
         });
-        let own = format!("meta skuid {} ", self.user);
-        self.chain(text, "output", "nat hook output priority -105", |rule| to_tunnel(rule, &own));
+        self.chain(text, "output", "nat hook output priority -105", |rule| {
+            to_tunnel(rule, &|_, _| format!("meta skuid {}", self.user));
+        });
         self.chain(text, "postrouting", "nat hook postrouting priority 95", |rule| {
             for peer in self.peers.values() {
                 let (local, remote) = (peer.allowed.local, peer.allowed.remote);
@@ -151,9 +153,10 @@ impl Rules {
                 let elsewhere = format!("iifname != \"{device}\" iifname != \"lo\"");
                 if let Some((api, target)) = peer.api() {
                     let family = if api.is_ipv4() { "ip" } else { "ip6" };
-                    let (address, port) = (target.ip(), target.port());
+                    let (address, port, slot) = (target.ip(), target.port(), peer.slot);
+                    let clients = format!("{elsewhere} {family} saddr @clients{slot}");
                     // Only packets sent to the API server's own address.
-                    rule(format!("{elsewhere} {family} daddr {address} tcp dport {port} ct status dnat accept"));
+                    rule(format!("{clients} {family} daddr {address} tcp dport {port} ct status dnat accept"));
                 }
                 rule(format!("{elsewhere} ip daddr {} drop", peer.allowed.local.0));
                 rule(format!("{elsewhere} ip6 daddr {} drop", peer.allowed.local.1));
@@ -198,6 +201,14 @@ impl PeerRules {
             }
             text.push_str("\t}\n");
         }
+        let Some((api, _)) = self.api() else { return };
+        let kind = if api.is_ipv4() { "ipv4_addr" } else { "ipv6_addr" };
+        let _ = writeln!(text, "\tset clients{} {{\n\t\ttype {kind};", self.slot);
+        let clients = of_family(&self.reach.api_clients, api);
+        if !clients.is_empty() {
+            let _ = writeln!(text, "\t\telements = {{ {} }}", addresses(&clients));
+        }
+        text.push_str("\t}\n");
     }
 
     /// The change of the sets to `reach`, in one transaction; `None` if there is none.
@@ -213,8 +224,26 @@ impl PeerRules {
                 }
             }
         }
+        if let Some((api, _)) = self.api() {
+            let (old, new) = (of_family(&self.reach.api_clients, api), of_family(&reach.api_clients, api));
+            for (verb, clients) in [("delete", &old - &new), ("add", &new - &old)] {
+                if !clients.is_empty() {
+                    let list = addresses(&clients);
+                    let _ = writeln!(text, "{verb} element inet comity clients{} {{ {list} }}", self.slot);
+                }
+            }
+        }
         (!text.is_empty()).then_some(text)
     }
+}
+
+/// The addresses of the API server's family.
+fn of_family(addresses: &BTreeSet<IpAddr>, api: SocketAddr) -> BTreeSet<IpAddr> {
+    addresses.iter().copied().filter(|address| address.is_ipv4() == api.is_ipv4()).collect()
+}
+
+fn addresses(list: &BTreeSet<IpAddr>) -> String {
+    list.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The same addresses without overlaps, which an interval set refuses.

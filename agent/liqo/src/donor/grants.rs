@@ -14,6 +14,8 @@ pub const MAX_GRANTS: usize = 800;
 pub struct Grant {
     /// Liqo id of the borrowing cluster.
     pub origin_liqo_id: String,
+    /// The namespace there whose pods the lease is for.
+    pub namespace: String,
     /// Amounts by resource name, as Kubernetes writes quantities.
     pub resources: BTreeMap<String, String>,
     /// Labels that a node must have for pods of the lease.

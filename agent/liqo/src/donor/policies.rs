@@ -102,7 +102,7 @@ impl Default for PolicySettings {
 /// compared.
 #[must_use]
 pub(crate) fn policy_objects(settings: &PolicySettings) -> Vec<Value> {
-    let others = [consumer_objects::objects(settings), pods::pod(), consumer_objects::grants(settings)];
+    let others = [consumer_objects::objects(settings), pods::pod(settings), consumer_objects::grants(settings)];
     let all = expressions::all(settings).into_iter().chain(others);
     all.flat_map(|policy| [policy.object(), policy.binding(settings)]).collect()
 }
@@ -124,7 +124,7 @@ pub(crate) fn grants_object(settings: &PolicySettings, liqo_id: &str, grants: &G
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": { "name": params_name(), "namespace": settings.agent_namespace, "labels": labels },
-        "data": terms::terms(liqo_id, grants),
+        "data": terms::terms(settings, liqo_id, grants),
     })
 }
 

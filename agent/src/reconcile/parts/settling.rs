@@ -16,6 +16,11 @@ impl Settling {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(key, until);
     }
 
+    /// Reports of some kind no longer count as on their way.
+    pub(crate) fn forget(&self, is_forgotten: impl Fn(&ReportKey) -> bool) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|key, _| !is_forgotten(key));
+    }
+
     /// Reports on their way at a time; forgets the others.
     #[must_use]
     pub(crate) fn at(&self, now: Duration) -> BTreeSet<ReportKey> {

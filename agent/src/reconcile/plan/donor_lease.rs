@@ -20,8 +20,9 @@ const REPORTED_IDLE: Duration = Duration::from_secs(5);
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, ledger: &mut Ledger<'_>, steps: &mut Vec<Step>) {
     let record = snapshot.records.donors.get(&lease.id);
-    if record.is_some_and(|record| lease.fencing_token < record.fencing_token) {
-        // A stale directive: its sender has not seen the later one.
+    let is_ended = record.is_some_and(|record| record.removed) && lease.state == Some(LeaseState::Ending);
+    if record.is_some_and(|record| lease.fencing_token < record.fencing_token) && !is_ended {
+        // A stale directive: its sender has not seen the later one. It tears nothing down.
         return;
     }
     let highest = record.map_or(0, |record| record.fencing_token).max(snapshot.records.fence);
@@ -37,7 +38,11 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, ledger: &mut Ledger<'
         }
         return;
     }
-    let held = record.map(|record| TakeDown { removed: record.removed, clean_acked: record.clean_acked });
+    let held = record.map(|record| TakeDown {
+        removed: record.removed,
+        clean_acked: record.clean_acked,
+        own_end_ms: own_end_ms(snapshot, record),
+    });
     if ends(snapshot, lease, Side::Donor, held, steps) {
         return;
     }
@@ -80,10 +85,18 @@ fn is_set_up(snapshot: &Snapshot<'_>, lease: &Lease) -> bool {
 }
 
 fn admit(snapshot: &Snapshot<'_>, lease: &Lease, bound: BoundPeering, ledger: &mut Ledger<'_>, steps: &mut Vec<Step>) {
-    let is_known = snapshot.records.donors.contains_key(&lease.id);
-    if !snapshot.is_live || (!is_known && lease.fencing_token <= snapshot.records.fence) {
-        // Unknown, and older than a lease that was admitted: it ended here before.
+    if !snapshot.is_live {
         return;
+    }
+    let (is_known, fence) = (snapshot.records.donors.contains_key(&lease.id), snapshot.records.fence);
+    if !is_known && lease.fencing_token <= fence {
+        // Unknown, and older than a lease that was admitted: it ended here before, or the later one was of a broker
+        // that skipped tokens. An honest one that learns of the fence places the next lease above it.
+        let message = format!(
+            "its fencing token {} is not above {fence}, the highest one that this donor admitted; request a new lease",
+            lease.fencing_token
+        );
+        return steps.push(refuse(lease, "token-too-low", message));
     }
     let delivery = lease.delivery;
     if let (Delivery::VirtualNode, Err(reason)) = (delivery, &snapshot.service.lends) {
@@ -128,14 +141,18 @@ fn may_begin(snapshot: &Snapshot<'_>, lease: &Lease, bound: &BoundPeering) -> Re
     snapshot.policy.check_peer(lease.origin.as_str(), institution.name()).map(|()| true)
 }
 
+/// When a lease ends by this cluster's own limit.
+fn own_end_ms(snapshot: &Snapshot<'_>, record: &DonorRecord) -> Option<u64> {
+    snapshot.policy.max_lease_ms().map(|longest| record.admitted_at_ms.saturating_add(longest))
+}
+
 fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &BoundPeering, steps: &mut Vec<Step>) {
     let mut ends_at_ms = match lease.expires_at_ms {
         // Not active yet: the term begins within the hold.
         0 => lease.hold_until_ms.saturating_add(lease.term_ms),
         end => end,
     };
-    if let Some(longest) = snapshot.policy.max_lease_ms() {
-        let limit = record.admitted_at_ms.saturating_add(longest);
+    if let Some(limit) = own_end_ms(snapshot, record) {
         if snapshot.now_ms >= limit && snapshot.is_live {
             steps.push(refuse(
                 lease,

@@ -4,7 +4,7 @@ use comity_agent_model::lease::Lease;
 use comity_agent_state::record::ReportKey;
 use comity_types::{LeaseState, Side};
 
-use super::{Snapshot, Step, is_past_grace};
+use super::{Snapshot, Step};
 use crate::reconcile::bound_peering::Unbound;
 use crate::reconcile::steps::lease::{RefuseLease, RemoveLease};
 
@@ -13,8 +13,19 @@ use crate::reconcile::steps::lease::{RefuseLease, RemoveLease};
 pub(super) struct TakeDown {
     /// The side is taken down.
     pub(super) removed: bool,
-    /// The broker acknowledged that.
+    /// A broker acknowledged that.
     pub(super) clean_acked: bool,
+    /// When the lease ends by this cluster's own limit, in milliseconds since 1970.
+    pub(super) own_end_ms: Option<u64>,
+}
+
+/// Whether a lease is past its end and the outage grace while no broker can be reached. The broker says when it ends,
+/// but not later than this cluster's own limit does.
+fn is_past_grace(snapshot: &Snapshot<'_>, lease: &Lease, own_end_ms: Option<u64>) -> bool {
+    let term_end_ms = Some(lease.expires_at_ms).filter(|end| *end > 0);
+    let end_ms = term_end_ms.into_iter().chain(own_end_ms).min();
+    let past = |end: u64| snapshot.now_ms > end.saturating_add(snapshot.outage_grace_ms);
+    !snapshot.is_live && end_ms.is_some_and(past)
 }
 
 /// Plans the end of a lease that is ending, unwanted or past its grace. Returns true in these cases: the caller plans
@@ -28,8 +39,9 @@ pub(super) fn ends(
 ) -> bool {
     let remove = |report| -> Step { RemoveLease { lease: lease.id, side: Some(side), report }.into() };
     if lease.state == Some(LeaseState::Ending) {
-        let known = held.is_some_and(|held| held.clean_acked);
-        if !known && !snapshot.is_reported(&ReportKey::Clean(lease.id)) {
+        // A broker that is connected and says so has not taken note of an earlier report.
+        let is_due = snapshot.is_live || held.is_none_or(|held| !held.clean_acked);
+        if is_due && !snapshot.is_reported(&ReportKey::Clean(lease.id)) {
             steps.push(remove(Some(lease.fencing_token)));
         }
         return true;
@@ -37,7 +49,8 @@ pub(super) fn ends(
     if !lease.is_wanted() || snapshot.is_reported(&ReportKey::LeaseFailed(lease.id)) {
         return true;
     }
-    if !is_past_grace(snapshot, lease) {
+    let held_end = held.and_then(|held| held.own_end_ms);
+    if !is_past_grace(snapshot, lease, held_end) {
         return false;
     }
     if held.is_some_and(|held| !held.removed) {

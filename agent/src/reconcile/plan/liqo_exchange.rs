@@ -48,7 +48,8 @@ const MINT_PAUSE_MS: u64 = 10_000;
 pub(super) fn plan(snapshot: &Snapshot<'_>, directive: &PeeringDirective, steps: &mut Vec<Step>) {
     let peering = &directive.peering;
     use PeeringState::{Authenticating, Established, Establishing};
-    let stands = matches!(peering.state, Some(Authenticating | Establishing | Established));
+    let stands = matches!(peering.state, Some(Authenticating | Establishing | Established))
+        && !snapshot.is_reported(&ReportKey::PeeringFailed(peering.id, peering.epoch));
     let keys = snapshot.records.peering(peering.id, peering.epoch);
     if let (true, Some(keys)) = (stands, keys) {
         exchange(snapshot, keys, steps);

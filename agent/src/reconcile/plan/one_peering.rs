@@ -1,5 +1,8 @@
 //! Steps of one peering.
 
+use std::collections::BTreeSet;
+
+use comity_agent_fabric::MAX_PEERINGS;
 use comity_agent_model::envelope::Envelope;
 use comity_agent_model::peering::{Peering, PeeringDirective};
 use comity_agent_state::record::{PeeringRecord, ReportKey};
@@ -74,6 +77,9 @@ impl OnePeering<'_> {
                 self.fail("keys-lost", "this side has lost its keys of this epoch", steps);
             } else if let Some((code, reason)) = borrowing::peer_obstacle(self.snapshot, self.directive, self.side) {
                 self.fail(code, &reason, steps);
+            } else if self.is_one_too_many() {
+                let message = format!("this agent keeps {MAX_PEERINGS} peerings and takes up no other");
+                self.fail("too-many-peerings", &message, steps);
             } else {
                 steps.push(MakeKeys { peering: id, epoch, side: self.side }.into());
             }
@@ -103,6 +109,14 @@ impl OnePeering<'_> {
             }
             Some(_) => self.restore(steps),
         }
+    }
+
+    /// Whether this is a peering beyond those that the fabric can have. One that a broker invents costs the disk space
+    /// of its keys until the agent has forgotten it, one after another.
+    fn is_one_too_many(&self) -> bool {
+        let records = self.snapshot.records;
+        let is_new = records.epochs(self.peering.id).next().is_none();
+        is_new && records.peerings.keys().map(|(id, _)| id).collect::<BTreeSet<_>>().len() >= MAX_PEERINGS
     }
 
     fn expected(&self) -> Option<(Expected, Box<v1::KeyBundle>)> {
@@ -180,9 +194,9 @@ impl OnePeering<'_> {
         }
         self.acknowledge_again(PSK, steps);
         self.acknowledge_again(PROOF, steps);
-        let older = self.snapshot.records.epochs(peering).any(|record| record.epoch < epoch);
-        if self.peering.state == Some(PeeringState::Established) && older {
-            steps.push(ForgetPeering { peering, before: Some(epoch) }.into());
+        let others = self.snapshot.records.epochs(peering).any(|record| record.epoch != epoch);
+        if self.peering.state == Some(PeeringState::Established) && others && self.snapshot.is_live {
+            steps.push(ForgetPeering { peering, keep: Some(epoch) }.into());
         }
     }
 
@@ -190,8 +204,10 @@ impl OnePeering<'_> {
         self.snapshot.live.tunnels.get(&self.peering.id).copied()
     }
 
+    /// Brings up the tunnel of an epoch, also in place of one with a higher number: otherwise a broker that once named
+    /// a huge epoch would keep every later one from its tunnel.
     fn configure(&self, record: &PeeringRecord, steps: &mut Vec<Step>) {
-        if record.is_complete() && self.tunnel().is_none_or(|epoch| epoch < record.epoch) {
+        if record.is_complete() && self.tunnel() != Some(record.epoch) {
             steps.push(ConfigureFabric { peering: record.peering, epoch: record.epoch }.into());
         }
     }
@@ -213,8 +229,9 @@ impl OnePeering<'_> {
             steps.push(LiqoRemove { peering }.into());
             return;
         }
-        let known = self.snapshot.records.closed.get(&peering) == Some(&epoch);
-        if !known && !self.snapshot.is_reported(&ReportKey::Closed(peering)) {
+        // A broker that is connected and says so has not taken note of an earlier report.
+        let is_due = self.snapshot.is_live || self.snapshot.records.closed.get(&peering) != Some(&epoch);
+        if is_due && !self.snapshot.is_reported(&ReportKey::Closed(peering)) {
             steps.push(ClosePeering { peering, epoch }.into());
         }
     }

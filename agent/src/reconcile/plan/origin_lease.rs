@@ -16,7 +16,8 @@ use crate::reconcile::steps::lease::{AcceptCredential, OpenCredential, Probe, Re
 
 pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>) {
     let record = snapshot.records.origins.get(&lease.id);
-    let held = record.map(|record| TakeDown { removed: record.removed, clean_acked: record.clean_acked });
+    let held =
+        record.map(|record| TakeDown { removed: record.removed, clean_acked: record.clean_acked, own_end_ms: None });
     if ends(snapshot, lease, Side::Origin, held, steps) {
         return;
     }
@@ -69,6 +70,9 @@ fn open(snapshot: &Snapshot<'_>, lease: &Lease, bound: &BoundPeering, steps: &mu
         let Some(record) = snapshot.records.peering(key.peering, key.epoch) else { continue };
         if record.has_opened(key) {
             snapshot.discard(envelope, steps);
+            continue;
+        }
+        if snapshot.is_reported(&ReportKey::PeeringFailed(key.peering, key.epoch)) {
             continue;
         }
         match bound.epoch(snapshot.binding()) {

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod after_lies;
 mod carry_out;
 mod converge;
 mod double_opt_in;

@@ -14,7 +14,6 @@ use comity_types::{PeeringId, printable_line};
 use super::error::StepError;
 use crate::keys::continuity::ContinuityError;
 use crate::reconcile::bound_peering::BoundEpoch;
-use crate::reconcile::envelope::note_opened;
 
 /// Bytes of a message for people.
 const MAX_REPORT_MESSAGE_BYTES: usize = 512;
@@ -67,15 +66,11 @@ pub(super) async fn fail_continuity(
     }
 }
 
-/// Acknowledges an envelope that cannot be used, and fails its epoch.
+/// Fails the epoch of an envelope that cannot be used. It counts as neither opened nor read: a forged one must not take
+/// the place of the true one, which has the same key or a lower sequence.
 pub(super) async fn fail_envelope(store: &Store, key: &EnvelopeKey, message: &str) -> Result<(), StepError> {
-    tracing::warn!(peering = %key.peering, epoch = key.epoch, message, "an envelope cannot be used");
-    let (key, message) = (key.clone(), shortened(message));
-    let update = store.update(move |change| {
-        note_opened(change, &key);
-        send_failed(change, key.peering, key.epoch, "envelope-undecryptable".to_owned(), message);
-    });
-    Ok(update.await?)
+    let EnvelopeKey { peering, epoch, .. } = *key;
+    fail(store, peering, epoch, "envelope-undecryptable", message).await
 }
 
 fn send_failed(change: &mut Change<'_>, peering: PeeringId, epoch: u32, code: String, message: String) {
@@ -96,4 +91,38 @@ pub(super) fn shortened(message: &str) -> String {
         end -= 1;
     }
     message[..end].to_owned()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_agent_state::record::SecretKey;
+    use comity_types::Side;
+
+    use super::*;
+
+    /// With the highest sequence it would keep out every later envelope of its kind, and an acknowledgement would make
+    /// an honest broker delete the true one, which has the same key.
+    #[tokio::test]
+    async fn broker_forges_an_envelope_of_the_highest_sequence() {
+        let home = tempfile::tempdir().unwrap();
+        let store = Store::open(home.path()).unwrap();
+        let peering = PeeringId(1);
+        let bundle = v1::KeyBundle { epoch: 3, ..v1::KeyBundle::default() };
+        let [wireguard, hpke] = [1, 2].map(|byte| SecretKey::new([byte; 32]));
+        let record = PeeringRecord::new(peering, &bundle, Side::Origin, wireguard, hpke);
+        store.update(move |change| change.put_peering(record)).await.unwrap();
+        let of_lease = |sequence| EnvelopeKey {
+            peering,
+            epoch: 3,
+            lease: Some(comity_types::LeaseId(7)),
+            step: "credential".to_owned(),
+            sequence,
+        };
+        fail_envelope(&store, &of_lease(u64::MAX), "it was forged").await.unwrap();
+        let records = store.records();
+        assert!(!records.peering(peering, 3).unwrap().has_opened(&of_lease(2)), "the true one can still be opened");
+        let reports: Vec<&ReportKey> = records.outbox.values().map(|outgoing| &outgoing.key).collect();
+        assert_eq!(reports, [&ReportKey::PeeringFailed(peering, 3)]);
+    }
 }

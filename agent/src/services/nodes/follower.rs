@@ -76,7 +76,10 @@ impl FollowerGauges {
         let gauge = |name: &str, help: &str| IntGauge::new(format!("comity_agent_node_{name}"), help);
         Ok(Self {
             generation: gauge("generation", "Generation of the followed document, 0 if no remote networks exist.")?,
-            networks: gauge("networks", "Pod networks and API servers that this node reaches over the gateway.")?,
+            networks: gauge(
+                "networks",
+                "Pod networks that this node reaches over the gateway, and pods of it that use a donor's API.",
+            )?,
         })
     }
 
@@ -194,7 +197,7 @@ impl Follower {
             }
             Wanted::Something(published, generation) => match self.overlay.apply(published) {
                 Ok(refused) if refused.is_empty() => {
-                    (*generation, published.pod_networks.len() + published.api_servers.len())
+                    (*generation, published.pod_networks.len() + published.api_routes.len())
                 }
                 Ok(refused) => return self.failed(&refused),
                 Err(error) => return self.failed(&[error]),

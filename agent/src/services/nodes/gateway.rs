@@ -182,8 +182,7 @@ impl Publisher {
             return Ok(());
         }
         // Without other nodes or without peerings, nothing is beyond the tunnels.
-        let emptied =
-            seen.map(|seen| Published { pod_networks: BTreeSet::new(), api_servers: BTreeSet::new(), ..seen });
+        let emptied = seen.map(|seen| Published { pod_networks: BTreeSet::new(), api_routes: BTreeSet::new(), ..seen });
         let Some(document) = wanted.or(emptied) else { return Ok(()) };
         let mut map = ConfigMap::default();
         map.metadata.name = Some(CONFIG_MAP.to_owned());

@@ -104,7 +104,13 @@ pub(crate) async fn a_virtual_node_is_counted_on_each_of_its_nodes(cluster: &Clu
     let policies = include_str!("../../../../deploy/agent/liqo-policies.yaml");
     cluster.plane().kubectl_with_input(&["apply", "-f", "-"], policies).await.unwrap();
     let grants = watch::Sender::new(Arc::new(Grants([("lease-51".to_owned(), grant)].into())));
-    let keeper = PolicyKeeper::start(cluster.agent.client(), PolicySettings::default(), "donor", grants.subscribe());
+    let keeper = PolicyKeeper::start(
+        cluster.agent.client(),
+        PolicySettings::default(),
+        "donor",
+        grants.subscribe(),
+        tokio::spawn,
+    );
     let mut health = keeper.health();
     tokio::time::timeout(PATIENCE, health.wait_for(Result::is_ok)).await.expect("no policies").unwrap();
 
@@ -130,6 +136,11 @@ pub(crate) async fn a_virtual_node_is_counted_on_each_of_its_nodes(cluster: &Clu
     .await;
     let (_, message) = refusal(create(of_lease("foreign", "lease-52")).await);
     assert!(message.contains("no lease in force counts its GPUs on each node as lease-52"), "{message}");
+    // A PriorityClass with globalDefault has the same effect on a pod that names none.
+    let mut urgent = pod("urgent", GPU, 1);
+    urgent.spec.as_mut().unwrap().priority_class_name = Some("system-cluster-critical".into());
+    let (_, message) = refusal(create(urgent).await);
+    assert!(message.contains("do not push away this cluster's own"), "{message}");
 
     let stop = CancellationToken::new();
     let review = LeasePodsReview::new(cluster.agent.client(), Arc::new(SystemClock::new()));

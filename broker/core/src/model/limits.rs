@@ -116,3 +116,6 @@ pub const MAX_BROKERS: usize = 1_024;
 /// How far counters skip ahead when a group is recovered from a backup: far more than a group counts between two
 /// backups.
 pub const RECOVERY_GAP: u64 = 1 << 20;
+/// How many fencing tokens one report of a donor may skip. Donors admit no lease whose token is further above their
+/// last.
+pub const MAX_FENCING_TOKEN_SKIP: u64 = 1 << 26;

@@ -16,7 +16,7 @@ use comity_core::network::ClusterNetwork;
 use comity_core::reply::Idempotency;
 use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command, LogEnvelope, Millis, State, Timestamp, scheduler, snapshot};
-use comity_types::{ClusterId, Delivery, InstitutionId, LeaseId, PeeringId, RequestId, Side};
+use comity_types::{ClusterId, Delivery, InstitutionId, LeaseId, PeeringId, RequestId, Side, namespace_name};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
@@ -141,12 +141,22 @@ fn command_for(state: &State, event: &Event) -> Command {
                 _ => cluster("west"),
             };
             let outcome = match outcome {
-                0 | 3 | 4 => LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() },
+                0 | 3 | 4 => {
+                    let namespace = match held.map_or(Delivery::Namespace, |held| held.delivery) {
+                        Delivery::Namespace => namespace_name(lease),
+                        Delivery::VirtualNode => format!("liqo-tenant-{}", held.unwrap().origin),
+                    };
+                    LeaseOutcome::Ready { namespace, secret_name: "s".into() }
+                }
                 1 => LeaseOutcome::Clean,
                 5 => LeaseOutcome::Checkpointed,
                 6 => LeaseOutcome::Idle { idle_for: Millis(20_000) },
                 7 => LeaseOutcome::InUse,
-                _ => LeaseOutcome::Failed { code: "test".into(), message: "planned".into() },
+                _ => LeaseOutcome::Failed {
+                    code: "test".into(),
+                    message: "planned".into(),
+                    highest_fencing_token: lease.0 * 3,
+                },
             };
             let fencing_token = held.map_or(1, |held| held.fencing_token);
             Command::ReportLease(ReportLease { cluster: by, lease, fencing_token, outcome })

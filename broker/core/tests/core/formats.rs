@@ -141,7 +141,7 @@ fn story() -> Vec<LogEnvelope> {
     federation.ok(Command::RecoverGroup(RecoverGroup { broker: 1 }));
     let record = federation.state.policy.as_ref().unwrap();
     let replace = |hash: &str| {
-        let source = BundleSource { commit: Some("abc".to_owned()), ..record.source.clone() };
+        let source = BundleSource { commit: Some("abc".to_owned()), ..(*record.source).clone() };
         Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: Some(hash.to_owned()) })
     };
     let (replaces, replaces_none) = (replace(&record.bundle.hash), replace(""));

@@ -152,7 +152,8 @@ fn a_lease_whose_new_place_fails_stays() {
     federation.reclaim(reclaims);
     let next = federation.place()[0];
     // The new place fails, and nothing else is free for long enough: at the deadline the lease is active again.
-    federation.report_lease("north", next, LeaseOutcome::Failed { code: "quota".into(), message: "no".into() });
+    let failed = LeaseOutcome::Failed { code: "quota".into(), message: "no".into(), highest_fencing_token: 0 };
+    federation.report_lease("north", next, failed);
     let deadline = federation.state.leases[&lease].reclaim.clone().unwrap().deadline.0;
     federation.expire_at(deadline);
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);

@@ -42,7 +42,7 @@ impl Federation {
 
     fn fail(&mut self, donor: &str, lease: LeaseId) {
         let (code, message) = ("quota".to_owned(), "it cannot".to_owned());
-        self.report_lease(donor, lease, LeaseOutcome::Failed { code, message });
+        self.report_lease(donor, lease, LeaseOutcome::Failed { code, message, highest_fencing_token: 0 });
     }
 
     /// Both sides of each ending lease report that they are clean.

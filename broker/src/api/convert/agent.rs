@@ -168,7 +168,8 @@ fn lease_report(report: v1::LeaseReport, caller: &ClusterId) -> Result<ReportLea
         Outcome::Failed(failed) => {
             printable("lease_report.failed.code", &failed.code, MAX_CODE_BYTES)?;
             printable("lease_report.failed.message", &failed.message, MAX_MESSAGE_BYTES)?;
-            LeaseOutcome::Failed { code: failed.code, message: failed.message }
+            let v1::lease_report::Failed { code, message, highest_fencing_token } = failed;
+            LeaseOutcome::Failed { code, message, highest_fencing_token }
         }
     };
     let lease = LeaseId::parse(&report.lease, "lease_report.lease")?;
@@ -194,7 +195,7 @@ fn printable(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
     }
     if !is_printable(text) {
         let remedy = "send one line of visible characters";
-        return Err(Refusal::invalid(field, text, "has control characters", remedy));
+        return Err(Refusal::invalid(field, text, "has control or invisible characters", remedy));
     }
     Ok(())
 }
@@ -334,6 +335,7 @@ mod tests {
             lease(v1::lease_report::Outcome::Failed(v1::lease_report::Failed {
                 code: code.into(),
                 message: message.into(),
+                ..Default::default()
             }))
         };
         let ready = |namespace: &str, secret_name: &str| {
@@ -343,7 +345,16 @@ mod tests {
             }))
         };
         let caller = ClusterId::parse("campus", "cluster").expect("a label");
-        for evil in ["\u{1b}]0;owned\u{7}", "\u{9b}2J", "two\nlines", "\u{202e}nimda", "\r", "\u{7f}"] {
+        for evil in [
+            "\u{1b}]0;owned\u{7}",
+            "\u{9b}2J",
+            "two\nlines",
+            "\u{202e}nimda",
+            "\r",
+            "\u{7f}",
+            "ad\u{200b}min",
+            "\u{e0041}",
+        ] {
             for (body, field) in [
                 (failed("quota", evil), "lease_report.failed.message"),
                 (failed(evil, "no"), "lease_report.failed.code"),
@@ -401,7 +412,7 @@ mod tests {
             ciphertext: vec![0; 64],
             ..Default::default()
         };
-        let long = v1::lease_report::Failed { code: "x".into(), message: "y".repeat(513) };
+        let long = v1::lease_report::Failed { code: "x".into(), message: "y".repeat(513), highest_fencing_token: 0 };
         for (body, field) in [
             (Body::KeyBundle(v1::KeyBundle { cluster: "centre".into(), ..keys.clone() }), "key_bundle.cluster"),
             (Body::KeyBundle(v1::KeyBundle { side: 0, ..keys.clone() }), "key_bundle.side"),

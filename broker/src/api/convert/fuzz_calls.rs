@@ -95,7 +95,11 @@ fn envelope() -> v1::Envelope {
 
 #[test]
 fn messages_of_agents() {
-    let failed = v1::lease_report::Failed { code: "quota".into(), message: "the quota of 東京 is used up".into() };
+    let failed = v1::lease_report::Failed {
+        code: "quota".into(),
+        message: "the quota of 東京 is used up".into(),
+        highest_fencing_token: 6,
+    };
     let report = v1::LeaseReport {
         lease: "lease-1".into(),
         fencing_token: 7,

@@ -42,7 +42,8 @@ async fn broker_invents_lease_for_foreign_namespace() {
     // In the tenant's own namespace a lease works, so that the refusals below are about what they name.
     let placement = round.federation.broker.read(place(1));
     let own = round.invent(&peering, placement, |lease| lease.target_namespace = OWN.to_owned());
-    round.federation.lease_active(&own).await.unwrap();
+    let is_active = async || Ok(round.federation.is_active(&own)?.then_some(()));
+    until("the tenant's own lease to be active", crate::PATIENCE, is_active).await.unwrap();
     let secrets =
         async |namespace: &str| origin.kubectl(&["-n", namespace, "get", "secrets", "-o", "name"]).await.unwrap();
     assert_eq!(secrets(OWN).await.trim(), format!("secret/comity-{own}"));

@@ -20,7 +20,7 @@ use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage, RulePor
 use netlink_packet_route::{AddressFamily, IpProtocol, RouteNetlinkMessage};
 
 use super::super::netlink::Netlink;
-use super::{NextHop, PRIORITY, PolicyRule, RouteKey, TABLE, device_address, mac};
+use super::{ApiRoute, NextHop, PRIORITY, PolicyRule, RouteKey, TABLE, device_address, mac};
 
 /// Loose reverse path filtering: the firewall checks sources, and the way back to a node's pods may be the network
 /// plugin's.
@@ -230,11 +230,12 @@ fn policy(rule: &PolicyRule) -> RuleMessage {
             message.header.src_len = net.prefix_len();
             message.attributes.push(RuleAttribute::Source(net.network().into()));
         }
-        PolicyRule::Api(api) => {
-            message.header.dst_len = 32;
-            let port = RulePortRange { start: api.port(), end: api.port() };
+        PolicyRule::Api(ApiRoute { client, server }) => {
+            (message.header.src_len, message.header.dst_len) = (32, 32);
+            let port = RulePortRange { start: server.port(), end: server.port() };
             message.attributes.extend([
-                RuleAttribute::Destination((*api.ip()).into()),
+                RuleAttribute::Source((*client).into()),
+                RuleAttribute::Destination((*server.ip()).into()),
                 RuleAttribute::IpProtocol(IpProtocol::Tcp),
                 RuleAttribute::DestinationPortRange(port),
             ]);

@@ -1,7 +1,8 @@
 //! The end of the overlay on a node that is not the gateway.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use ipnet::{IpNet, Ipv4Net};
 
@@ -114,7 +115,10 @@ impl NodeOverlay {
             clash.is_none()
         };
         admissible.pod_networks.retain(|net| clash(format!("pod network {net}"), (*net).into(), false));
-        admissible.api_servers.retain(|api| clash(format!("API server {api}"), IpAddr::V4(*api.ip()).into(), true));
+        let servers: BTreeSet<SocketAddrV4> = admissible.api_routes.iter().map(|route| route.server).collect();
+        let is_free = |api: &SocketAddrV4| clash(format!("API server {api}"), IpAddr::V4(*api.ip()).into(), true);
+        let free: BTreeSet<SocketAddrV4> = servers.into_iter().filter(is_free).collect();
+        admissible.api_routes.retain(|route| free.contains(&route.server));
         Ok((admissible, refused))
     }
 
@@ -153,16 +157,16 @@ fn toward(published: &Published) -> io::Result<Ipv4Addr> {
     }
 }
 
-/// Pods use the main table. An API server has a host's address, and other ports of that host keep their route: only TCP
-/// to its port uses the other table.
+/// Pods use the main table. An API server has a host's address, and other ports of that host keep their route, as do pods
+/// that are no clients of it: only TCP of the clients to its port uses the other table.
 fn wanted_state(own: Ipv4Addr, published: &Published) -> OverlayState {
     let hop = NextHop { address: published.gateway, source: Some(own) };
     let main = u32::from(netlink_packet_route::route::RouteHeader::RT_TABLE_MAIN);
     let in_main = |network: &Ipv4Net| (RouteKey { table: main, network: *network }, hop);
     let mut routes: super::Routes = published.pod_networks.iter().map(in_main).collect();
-    if !published.api_servers.is_empty() {
+    if !published.api_routes.is_empty() {
         routes.insert(RouteKey { table: TABLE, network: Ipv4Net::default() }, hop);
     }
-    let rules = published.api_servers.iter().map(|api| PolicyRule::Api(*api)).collect();
+    let rules = published.api_routes.iter().map(|route| PolicyRule::Api(*route)).collect();
     OverlayState { peers: [published.gateway].into(), routes, rules }
 }

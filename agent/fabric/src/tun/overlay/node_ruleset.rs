@@ -2,20 +2,21 @@
 //!
 //! - Only the gateway sends to this end of the overlay, and no pod in its place.
 //! - Only packets to and from the published networks pass.
-//! - The node itself accepts only answers to its own programs.
+//! - Only the API servers' clients among the pods reach them over the gateway.
+//! - The node itself accepts only answers to its own programs, from pods.
 //! - Pods keep their addresses.
 
 use std::fmt::Write as _;
 
 use super::super::ruleset::{KUBELET_PORT, disjoint, list};
-use super::Published;
+use super::{ApiRoute, Published};
 
 /// Removes the table, whether or not it exists.
 pub(super) const REMOVE_NODE_TABLE: &str = "add table inet comity_node\ndelete table inet comity_node\n";
 
 /// The whole table; it replaces the existing one in one transaction.
 pub(super) fn script(device: &str, published: &Published) -> String {
-    let Published { gateway, port, pod_networks, api_servers, .. } = published;
+    let Published { gateway, port, pod_networks, api_routes, .. } = published;
     let (enters, leaves) = (format!("iifname \"{device}\""), format!("oifname \"{device}\""));
     let mut text =
         format!("{REMOVE_NODE_TABLE}table inet comity_node {{\n\tset beyond {{\n\t\ttype ipv4_addr; flags interval;\n");
@@ -24,9 +25,10 @@ pub(super) fn script(device: &str, published: &Published) -> String {
     if !nets.is_empty() {
         let _ = writeln!(text, "\t\telements = {{ {} }}", list(&nets));
     }
-    text.push_str("\t}\n\tset apis {\n\t\ttype ipv4_addr . inet_service;\n");
-    if !api_servers.is_empty() {
-        let apis: Vec<String> = api_servers.iter().map(|api| format!("{} . {}", api.ip(), api.port())).collect();
+    text.push_str("\t}\n\tset apis {\n\t\ttype ipv4_addr . ipv4_addr . inet_service;\n");
+    if !api_routes.is_empty() {
+        let shown = |ApiRoute { client, server }: &ApiRoute| format!("{client} . {} . {}", server.ip(), server.port());
+        let apis: Vec<String> = api_routes.iter().map(shown).collect();
         let _ = writeln!(text, "\t\telements = {{ {} }}", apis.join(", "));
     }
     text.push_str("\t}\n");
@@ -42,7 +44,7 @@ pub(super) fn script(device: &str, published: &Published) -> String {
         "nat hook postrouting priority 95",
         &[
             format!("{leaves} ip daddr @beyond snat ip to ip saddr"),
-            format!("{leaves} ip daddr . tcp dport @apis snat ip to ip saddr"),
+            format!("{leaves} ip saddr . ip daddr . tcp dport @apis snat ip to ip saddr"),
         ],
     );
     chain(
@@ -56,8 +58,8 @@ pub(super) fn script(device: &str, published: &Published) -> String {
             format!("{leaves} tcp flags syn / syn,rst tcp option maxseg size set rt mtu"),
             format!("{enters} ip saddr @beyond accept"),
             format!("{leaves} ip daddr @beyond accept"),
-            format!("{enters} ip saddr . tcp sport @apis ct state established accept"),
-            format!("{leaves} ip daddr . tcp dport @apis accept"),
+            format!("{enters} ip daddr . ip saddr . tcp sport @apis ct state established accept"),
+            format!("{leaves} ip saddr . ip daddr . tcp dport @apis accept"),
             "ct state related accept".to_owned(),
             "drop".to_owned(),
         ],
@@ -69,7 +71,6 @@ pub(super) fn script(device: &str, published: &Published) -> String {
             format!("ip saddr != {gateway} udp dport {port} drop"),
             format!("iifname != \"{device}\" accept"),
             "ip saddr @beyond ct state established accept".to_owned(),
-            "ip saddr . tcp sport @apis ct state established accept".to_owned(),
             "ct state related accept".to_owned(),
             "drop".to_owned(),
         ],

@@ -15,9 +15,19 @@ use crate::mode::{MAX_MTU, MAX_VNI};
 const VERSION: u32 = 1;
 /// Largest document that is read.
 const MAX_BYTES: usize = 512 * 1024;
-/// Limits of the lists: 64 pod networks and one API server for every peering.
+/// Most pod networks: 64 for every peering.
 const MAX_POD_NETWORKS: usize = 65_536;
-const MAX_API_SERVERS: usize = 1_024;
+/// Most ways to API servers. The kernel compares each packet of the node with each.
+pub(in crate::tun) const MAX_API_ROUTES: usize = 1_024;
+
+/// A pod that reaches a donor's API server through the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ApiRoute {
+    /// Address of the pod.
+    pub client: Ipv4Addr,
+    /// Address of the API server.
+    pub server: SocketAddrV4,
+}
 
 /// The networks beyond the tunnels, and how a node reaches the gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +42,8 @@ pub struct Published {
     pub mtu: u16,
     /// Pod networks of other clusters.
     pub pod_networks: BTreeSet<Ipv4Net>,
-    /// API servers of donors.
-    pub api_servers: BTreeSet<SocketAddrV4>,
+    /// Pods of this cluster, with the API servers of donors that they reach.
+    pub api_routes: BTreeSet<ApiRoute>,
 }
 
 /// Why a document is refused.
@@ -64,14 +74,21 @@ struct Document {
     port: u16,
     mtu: u16,
     pod_networks: Vec<String>,
-    api_servers: Vec<String>,
+    api_routes: Vec<ApiRouteDocument>,
+}
+
+/// The serialized form of [`ApiRoute`].
+#[derive(Serialize, Deserialize)]
+struct ApiRouteDocument {
+    client: String,
+    server: String,
 }
 
 impl Published {
     /// Whether nothing is beyond the tunnels: nodes then need no overlay.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.pod_networks.is_empty() && self.api_servers.is_empty()
+        self.pod_networks.is_empty() && self.api_routes.is_empty()
     }
 
     /// The document as JSON.
@@ -85,7 +102,7 @@ impl Published {
             port: self.port,
             mtu: self.mtu,
             pod_networks: self.pod_networks.iter().map(ToString::to_string).collect(),
-            api_servers: self.api_servers.iter().map(ToString::to_string).collect(),
+            api_routes: self.api_routes.iter().map(ApiRouteDocument::of).collect(),
         };
         serde_json::to_string(&document).unwrap_or_default()
     }
@@ -120,7 +137,7 @@ impl Published {
         }
         for (field, count, most) in [
             ("podNetworks", document.pod_networks.len(), MAX_POD_NETWORKS),
-            ("apiServers", document.api_servers.len(), MAX_API_SERVERS),
+            ("apiRoutes", document.api_routes.len(), MAX_API_ROUTES),
         ] {
             if count > most {
                 return Err(refused(field, format!("{count} entries"), format!("want at most {most}")));
@@ -138,12 +155,20 @@ impl Published {
             }
             pod_networks.insert(net);
         }
-        let mut api_servers = BTreeSet::new();
-        for text in &document.api_servers {
-            api_servers.insert(parse("apiServers", text, "want an IPv4 address and a port, as in 203.0.113.10:6443")?);
+        let mut api_routes = BTreeSet::new();
+        for ApiRouteDocument { client, server } in &document.api_routes {
+            let client = parse("apiRoutes.client", client, "want a pod's IPv4 address")?;
+            let server = parse("apiRoutes.server", server, "want an IPv4 address and a port, as in 203.0.113.10:6443")?;
+            api_routes.insert(ApiRoute { client, server });
         }
         let (vni, port, mtu) = (document.vni, document.port, document.mtu);
-        Ok((Self { gateway, vni, port, mtu, pod_networks, api_servers }, document.generation))
+        Ok((Self { gateway, vni, port, mtu, pod_networks, api_routes }, document.generation))
+    }
+}
+
+impl ApiRouteDocument {
+    fn of(route: &ApiRoute) -> Self {
+        Self { client: route.client.to_string(), server: route.server.to_string() }
     }
 }
 
@@ -163,7 +188,10 @@ pub(super) mod tests {
             port: 51_872,
             mtu: 1420,
             pod_networks: BTreeSet::from(["10.2.0.0/16".parse().unwrap(), "10.3.0.0/16".parse().unwrap()]),
-            api_servers: BTreeSet::from(["203.0.113.10:6443".parse().unwrap()]),
+            api_routes: BTreeSet::from([ApiRoute {
+                client: Ipv4Addr::new(10, 1, 0, 7),
+                server: "203.0.113.10:6443".parse().unwrap(),
+            }]),
         }
     }
 
@@ -189,7 +217,8 @@ pub(super) mod tests {
             ("10.2.0.0/16", "10.2.0.1/16", "podNetworks \"10.2.0.1/16\""),
             ("10.2.0.0/16", "0.0.0.0/0", "podNetworks \"0.0.0.0/0\""),
             ("10.2.0.0/16", "fd00::/8", "podNetworks \"fd00::/8\""),
-            ("203.0.113.10:6443", "api:6443", "apiServers \"api:6443\""),
+            ("203.0.113.10:6443", "api:6443", "apiRoutes.server \"api:6443\""),
+            ("10.1.0.7", "fd00::7", "apiRoutes.client \"fd00::7\""),
             ("\"gateway\"", "\"gate\"", "the document"),
         ] {
             assert!(text.contains(from), "{from}");

@@ -6,6 +6,10 @@ fn nets(list: &[&str]) -> BTreeSet<Ipv4Net> {
     list.iter().map(|net| net.parse().unwrap()).collect()
 }
 
+fn clients(list: &[&str]) -> BTreeSet<IpAddr> {
+    list.iter().map(|address| address.parse().unwrap()).collect()
+}
+
 fn peer(slot: usize, role: Role, api: Option<&str>) -> PeerRules {
     let v6 = |host: u16| std::net::Ipv6Addr::new(0xfd00, 0, 0, slot as u16, 0, 0, 0, host);
     let (donor, origin) = (([240, 0, 0, 1].into(), v6(1)), ([240, 0, 0, 2].into(), v6(2)));
@@ -30,21 +34,26 @@ fn compare(name: &str, script: &str) {
 #[test]
 fn the_table_of_an_origin() {
     let mut peer = peer(1, Role::Origin, Some("203.0.113.10:6443"));
-    peer.reach = Reach { remote: nets(&["10.2.0.7/32", "10.2.0.9/32"]), local: nets(&["10.1.0.0/16"]) };
+    peer.reach = Reach {
+        remote: nets(&["10.2.0.7/32", "10.2.0.9/32"]),
+        local: nets(&["10.1.0.0/16"]),
+        api_clients: clients(&["10.1.0.7"]),
+    };
     compare("origin.nft", &rules("peering-1", peer).script());
 }
 
 #[test]
 fn the_table_of_a_donor() {
     let mut peer = peer(3, Role::Donor, None);
-    peer.reach = Reach { remote: nets(&["10.1.0.0/16"]), local: nets(&["10.2.0.7/32"]) };
+    peer.reach = Reach { remote: nets(&["10.1.0.0/16"]), local: nets(&["10.2.0.7/32"]), ..Reach::default() };
     compare("donor.nft", &rules("peering-1", peer).script());
 }
 
 #[test]
 fn the_table_of_a_gateway_with_other_nodes() {
     let mut peer = peer(1, Role::Origin, Some("203.0.113.10:6443"));
-    peer.reach = Reach { remote: nets(&["10.2.0.7/32"]), local: nets(&["10.1.0.0/16"]) };
+    peer.reach =
+        Reach { remote: nets(&["10.2.0.7/32"]), local: nets(&["10.1.0.0/16"]), api_clients: clients(&["10.1.0.7"]) };
     let overlay = OverlayRules {
         device: "comity0v".to_owned(),
         port: 51872,
@@ -63,14 +72,33 @@ fn the_table_without_peerings_shuts_the_device() {
 
 #[test]
 fn an_api_at_an_ipv6_address_is_translated_to_one() {
-    let script = rules("p", peer(1, Role::Origin, Some("[2001:db8::5]:443"))).script();
+    let mut peer = peer(1, Role::Origin, Some("[2001:db8::5]:443"));
+    peer.reach.api_clients = clients(&["10.1.0.7", "2001:db8:1::7"]);
+    let script = rules("p", peer).script();
     assert!(script.contains("ip6 daddr 2001:db8::5 tcp dport 443 dnat ip6 to [fd00:0:0:1::2]:7482"), "{script}");
+    assert!(script.contains("set clients1 {\n\t\ttype ipv6_addr;\n\t\telements = { 2001:db8:1::7 }"), "{script}");
+}
+
+#[test]
+fn pods_other_than_liqos_go_to_an_api_server_as_before() {
+    let mut peer = peer(2, Role::Origin, Some("203.0.113.10:6443"));
+    let script = rules("p", peer.clone()).script();
+    assert!(script.contains("set clients2 {\n\t\ttype ipv4_addr;\n\t}"), "nobody at first: {script}");
+    let redirecting: Vec<&str> = script.lines().filter(|line| line.contains("dnat ip to")).collect();
+    assert_eq!(redirecting.len(), 2, "{script}");
+    assert!(redirecting.iter().all(|rule| rule.contains("ip saddr @clients2") || rule.contains("meta skuid 4711")));
+    let admitting: Vec<&str> = script.lines().filter(|line| line.contains("ct status dnat accept")).collect();
+    assert!(admitting.len() == 1 && admitting[0].contains("ip saddr @clients2"), "{script}");
+    let liqo = Reach { api_clients: clients(&["10.1.0.7"]), ..Reach::default() };
+    assert_eq!(peer.change(&liqo).unwrap(), "add element inet comity clients2 { 10.1.0.7 }\n");
+    peer.reach = liqo;
+    assert_eq!(peer.change(&Reach::default()).unwrap(), "delete element inet comity clients2 { 10.1.0.7 }\n");
 }
 
 #[test]
 fn a_change_names_only_what_changes() {
     let mut peer = peer(2, Role::Origin, None);
-    let one = Reach { remote: nets(&["10.2.0.7/32"]), local: nets(&["10.1.0.0/16"]) };
+    let one = Reach { remote: nets(&["10.2.0.7/32"]), local: nets(&["10.1.0.0/16"]), ..Reach::default() };
     let change = peer.change(&one).unwrap();
     assert_eq!(
         change,

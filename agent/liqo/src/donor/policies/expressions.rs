@@ -214,6 +214,7 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
                 list(&container_resources::PLAIN)
             ),
         ),
+        container_resources::sidecars(),
     ]);
     let mut validations = whose_pod();
     validations.extend(which_node(settings));
@@ -238,6 +239,13 @@ fn whose_pod() -> Vec<Validation> {
             "variables.peer == variables.consumer && !variables.tenantNamespace && variables.consumer in \
              request.userInfo.groups",
             "'pods of ' + variables.consumer + ' run in its own remote namespaces only'",
+        ),
+        // All slices of a consumer have the same rights in all of its remote namespaces, which may be other tenants'.
+        refuse(
+            "variables.consumer == '' || request.namespace in variables.data['namespaces.' + \
+             variables.user].split(',')",
+            "'pods of ' + variables.user + ' run in the namespace of its lease only, ' + \
+             variables.data['namespaces.' + variables.user]",
         ),
         refuse(
             "has(namespaceObject.metadata.labels) && 'pod-security.kubernetes.io/enforce' in \

@@ -10,6 +10,7 @@ const SHIPPED: &str = include_str!("../../../../../deploy/agent/liqo-policies.ya
 fn grants() -> Grants {
     let grant = Grant {
         origin_liqo_id: "origin".into(),
+        namespace: "team-a".into(),
         resources: [("cpu", "8"), ("memory", "32Gi"), ("nvidia.com/gpu", "3")]
             .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
             .into(),
@@ -20,7 +21,7 @@ fn grants() -> Grants {
 }
 
 fn terms_of(grants: &Grants) -> BTreeMap<String, String> {
-    terms::terms("donor", grants)
+    terms::terms(&PolicySettings::default(), "donor", grants)
 }
 
 #[test]
@@ -55,6 +56,21 @@ fn each_policy_has_a_binding_that_denies() {
     }
 }
 
+#[test]
+fn default_priority_class_of_the_donor_pushes_its_own_pods_away() {
+    let judged = |settings: &PolicySettings| {
+        let policy = pods::pod(settings).object();
+        let condition = policy["spec"]["matchConditions"][0]["expression"].as_str().unwrap().to_owned();
+        let last = policy["spec"]["validations"].as_array().unwrap().last().unwrap()["expression"].clone();
+        (condition, last.as_str().unwrap().to_owned())
+    };
+    let (condition, holds) = judged(&PolicySettings::default());
+    assert!(condition.ends_with(" || object.spec.?priority.orValue(0) > 0"), "{condition}");
+    assert!(holds.contains(" || object.spec.?priority.orValue(0) <= 0 || ") && holds.ends_with(" in []"), "{holds}");
+    let offers = PolicySettings { priority_classes: vec!["lent".into()], ..PolicySettings::default() };
+    assert!(judged(&offers).1.ends_with(" in ['lent']"));
+}
+
 /// The ConfigMap `comity-liqo-grants` decides what consumers may do.
 #[test]
 fn only_the_agent_writes_the_grants() {
@@ -73,12 +89,16 @@ fn only_the_agent_writes_the_grants() {
 
 #[test]
 fn the_terms_say_what_is_lent_to_whom() {
-    let none = BTreeMap::from([("version", "4"), ("liqo-id", "donor")].map(|(key, value)| (key.into(), value.into())));
+    let none = BTreeMap::from([("version", "5"), ("liqo-id", "donor")].map(|(key, value)| (key.into(), value.into())));
     assert_eq!(terms_of(&Grants::default()), none);
     let data = terms_of(&grants());
     assert_eq!(data["user.lease-7-181fdd46fc4a"], "origin");
     assert_eq!(data["selector.lease-7-181fdd46fc4a"], "nvidia.com/gpu.product=SIM-H100");
     assert_eq!(data["resources.lease-7-181fdd46fc4a"], "nvidia.com/gpu");
+    assert_eq!(data["namespaces.lease-7-181fdd46fc4a"], "team-a-origin");
+    let same_names = PolicySettings { same_names: true, ..PolicySettings::default() };
+    let data = terms::terms(&same_names, "donor", &grants());
+    assert_eq!(data["namespaces.lease-7-181fdd46fc4a"], "team-a-origin,team-a");
 }
 
 #[test]
@@ -98,7 +118,8 @@ fn the_terms_of_as_many_leases_as_may_be_fit_a_config_map() {
     let mut grants = grants();
     let grant = grants.0["lease-7"].clone();
     for at in 0..MAX {
-        let grant = Grant { origin_liqo_id: format!("{:0>51}", at), ..grant.clone() };
+        let (origin_liqo_id, namespace) = (format!("{:0>51}", at), "n".repeat(11));
+        let grant = Grant { origin_liqo_id, namespace, ..grant.clone() };
         grants.0.insert(format!("lease-{}", u64::MAX - u64::try_from(at).unwrap()), grant);
     }
     let data = terms_of(&grants);

@@ -66,11 +66,9 @@ impl Sim {
                 self.records.peerings.clear();
                 self.report(ReportKey::Closed(*peering));
             }
-            PeeringStep::ForgetPeering(ForgetPeering { peering, before }) => {
-                self.records
-                    .peerings
-                    .retain(|(id, epoch), _| id != peering || before.is_some_and(|before| *epoch >= before));
-                if before.is_none() {
+            PeeringStep::ForgetPeering(ForgetPeering { peering, keep }) => {
+                self.records.peerings.retain(|(id, epoch), _| id != peering || *keep == Some(*epoch));
+                if keep.is_none() {
                     self.live.tunnels.remove(peering);
                     self.records.closed.remove(peering);
                     self.live.unwanted.remove(&ObjectId::Peering(*peering));
@@ -95,6 +93,7 @@ impl Sim {
                     record.namespace = Some("ns".into());
                     record.grant = (record.delivery == Delivery::VirtualNode).then(|| Grant {
                         origin_liqo_id: "liqo-2".into(),
+                        namespace: "team-a".into(),
                         resources: BTreeMap::new(),
                         node_selector: BTreeMap::new(),
                         node_labels: BTreeMap::new(),

@@ -351,7 +351,7 @@ fn broker_restores_old_snapshot_revives_lease() {
     // And once the record is gone: the fence has passed its token.
     sim.desired.leases[0].fencing_token = 7;
     sim.records.donors.clear();
-    assert_eq!((sim.records.fence, sim.names()), (7, Vec::new()));
+    assert_eq!((sim.records.fence, sim.refusals(), sim.serves()), (7, vec![(LEASE, "token-too-low")], false));
     // The same with a lease that was never admitted.
     let mut sim = connected_donor();
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Ending)];

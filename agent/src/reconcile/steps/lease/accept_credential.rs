@@ -71,7 +71,13 @@ impl AcceptCredential {
         grant: &VirtualNodeGrant,
     ) -> Result<Borrowed, StepError> {
         let peer = epoch::liqo_peer(store, self.bound.peering())?;
-        let node = deliveries.virtual_nodes()?.origin.accept(&peer, &origin_lease(&self.lease), grant).await?;
+        let origin = &deliveries.virtual_nodes()?.origin;
+        let is_new = store.records().origins.get(&self.lease.id).is_none_or(|record| record.node.is_none());
+        if is_new {
+            // A later epoch of the tunnel comes here again, and must not end a lease that runs.
+            origin.check_policies().await?;
+        }
+        let node = origin.accept(&peer, &origin_lease(&self.lease), grant).await?;
         // The reachability of the tunnel depends on it.
         let (id, kept) = (self.lease.id, Some(node.clone()));
         store.update(move |change| change.change_origin(id, |record| record.node = kept)).await?;

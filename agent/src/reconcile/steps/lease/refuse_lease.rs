@@ -8,8 +8,15 @@ use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
 
 /// Codes of refusals that no broker causes while it works as it should: it lost state, or somebody else controls it.
-const CONTRADICTIONS: [&str; 6] =
-    ["peering-mismatch", "lease-rebound", "lease-ended", "identity-changed", "placement-disagrees", "token-too-high"];
+const CONTRADICTIONS: [&str; 7] = [
+    "peering-mismatch",
+    "lease-rebound",
+    "lease-ended",
+    "identity-changed",
+    "placement-disagrees",
+    "token-too-high",
+    "token-too-low",
+];
 
 /// Reports that this side cannot or will not serve a lease.
 #[derive(Clone, Debug, PartialEq)]

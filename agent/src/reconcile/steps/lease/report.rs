@@ -26,7 +26,8 @@ pub(super) async fn fail(
     message: &str,
 ) -> Result<(), StepError> {
     tracing::warn!(%lease, code, message, "this side of the lease failed");
-    let failed = Outcome::Failed(Failed { code: code.to_owned(), message: shortened(message) });
+    let highest_fencing_token = store.records().fence;
+    let failed = Outcome::Failed(Failed { code: code.to_owned(), message: shortened(message), highest_fencing_token });
     let report = to_message(lease, fencing_token, failed);
     Ok(store.update(move |change| change.send(ReportKey::LeaseFailed(lease), report)).await?)
 }

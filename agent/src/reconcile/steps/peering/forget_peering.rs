@@ -1,4 +1,5 @@
-//! Step `forget-peering`: removes the tunnel and the keys of a peering that the broker no longer knows, or old keys.
+//! Step `forget-peering`: removes the tunnel and the keys of a peering that the broker no longer knows, or the keys of
+//! all epochs but the established one.
 
 use comity_agent_state::store::Change;
 use comity_types::PeeringId;
@@ -7,13 +8,13 @@ use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
 
-/// Takes down a peering that the broker no longer knows, or forgets keys of epochs before this one.
+/// Takes down a peering that the broker no longer knows, or forgets the keys of other epochs than this one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ForgetPeering {
     /// The peering.
     pub peering: PeeringId,
-    /// Forgets only epochs before this one.
-    pub before: Option<u32>,
+    /// The epoch that stays, with the tunnel; `None`: nothing does.
+    pub keep: Option<u32>,
 }
 
 impl Kind for ForgetPeering {
@@ -24,13 +25,13 @@ impl Kind for ForgetPeering {
     }
 
     async fn run(&self, Parts { store, tunnels, remap_book, .. }: &Parts) -> Result<(), StepError> {
-        let Self { peering, before } = *self;
-        if before.is_none() {
+        let Self { peering, keep } = *self;
+        if keep.is_none() {
             tunnels.take_down(peering);
         }
         let update = store.update(move |change| {
-            drop_epochs(change, peering, before);
-            if before.is_none() {
+            drop_epochs(change, peering, keep);
+            if keep.is_none() {
                 change.drop_closed(peering);
             }
         });
@@ -39,10 +40,10 @@ impl Kind for ForgetPeering {
     }
 }
 
-/// Drops the records of epochs before one, or of all.
-pub(super) fn drop_epochs(change: &mut Change<'_>, peering: PeeringId, before: Option<u32>) {
+/// Drops the records of all epochs but one, or of all.
+pub(super) fn drop_epochs(change: &mut Change<'_>, peering: PeeringId, keep: Option<u32>) {
     let epochs: Vec<u32> = change.records().epochs(peering).map(|record| record.epoch).collect();
-    for epoch in epochs.into_iter().filter(|epoch| before.is_none_or(|before| *epoch < before)) {
+    for epoch in epochs.into_iter().filter(|epoch| Some(*epoch) != keep) {
         change.drop_peering(peering, epoch);
     }
 }

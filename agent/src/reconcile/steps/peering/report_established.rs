@@ -26,8 +26,9 @@ pub struct ReportEstablished {
 impl Kind for ReportEstablished {
     const NAME: &'static str = "report-established";
 
+    /// Beside the peering's other steps: it may wait long for an epoch that never comes up, and the next one must not.
     fn object(&self) -> String {
-        self.peering.to_string()
+        format!("{}/tunnel/{}", self.peering, self.epoch)
     }
 
     async fn run(&self, Parts { store, tunnels, .. }: &Parts) -> Result<(), StepError> {

@@ -8,6 +8,7 @@ use comity_types::{ClusterId, NodeId};
 use crate::model::cluster::Cluster;
 use crate::model::inventory::{NodeMap, Offer};
 use crate::model::invite::Invite;
+use crate::model::limits::MAX_FENCING_TOKEN_SKIP;
 use crate::model::reply::Change;
 use crate::state::Records;
 use crate::state::timers::Due;
@@ -28,6 +29,19 @@ impl Transition<'_> {
             change(cluster);
             cluster.revision = revision;
             self.note(Change::Cluster(id.clone()));
+        }
+    }
+
+    /// Issues only fencing tokens above one that the donor admitted. Tokens that this group never issued come from a
+    /// broker that was taken over, or from entries that a recovery lost; without the skip the donor would refuse the
+    /// next leases, one after another.
+    pub(crate) fn skip_fencing_tokens(&mut self, donor: &ClusterId, admitted: u64) {
+        let issued = self.state().clusters.get(donor).map(|cluster| cluster.last_fencing_token);
+        if issued.is_some_and(|issued| issued < admitted) {
+            self.change_cluster(donor, |cluster| {
+                let highest = cluster.last_fencing_token.saturating_add(MAX_FENCING_TOKEN_SKIP);
+                cluster.last_fencing_token = admitted.min(highest);
+            });
         }
     }
 

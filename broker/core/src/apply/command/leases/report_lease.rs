@@ -28,6 +28,8 @@ pub enum LeaseOutcome {
         code: String,
         /// Message for people.
         message: String,
+        /// The highest fencing token that the donor admitted; zero if the origin reports.
+        highest_fencing_token: u64,
     },
     /// The side has removed everything.
     Clean,
@@ -87,9 +89,18 @@ impl ReportLease {
                 if matches!(state, LeaseState::Ending | LeaseState::Ended) {
                     return Err(Refusal::new(Code::WrongState, format!("{} is ending", self.lease), "take it down"));
                 }
+                if side == Side::Donor {
+                    let peering = transition.state().peerings.get(&lease.peering);
+                    let network = peering.and_then(|it| it.origin_keys.as_ref()).and_then(|keys| keys.network.as_ref());
+                    let liqo_id = network.map(|network| network.liqo_cluster_id.as_str()).filter(|id| !id.is_empty());
+                    lease.check_donor_namespace(self.lease, liqo_id, namespace)?;
+                }
                 self.ready(transition, side, namespace, secret_name);
             }
-            LeaseOutcome::Failed { code, message } => {
+            LeaseOutcome::Failed { code, message, highest_fencing_token } => {
+                if side == Side::Donor {
+                    transition.skip_fencing_tokens(&self.cluster, *highest_fencing_token);
+                }
                 let reason = match side {
                     Side::Origin if code == DONOR_REFUSED => EndReason::OriginRefused,
                     Side::Origin => EndReason::OriginFailed,
