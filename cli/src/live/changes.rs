@@ -25,7 +25,7 @@ pub(crate) enum ChangeSource {
 }
 
 /// Longest time between two reads that fail.
-const RETRY_CAP: Duration = Duration::from_secs(30);
+const READ_RETRY_CAP: Duration = Duration::from_secs(30);
 
 /// Changes of the state.
 pub(crate) struct Changes {
@@ -41,7 +41,7 @@ pub(crate) struct Changes {
 impl Changes {
     /// Makes no call yet.
     pub(crate) fn new(channel: BrokerChannel, source: ChangeSource) -> Self {
-        Self { channel, source, events: None, failures: Backoff::new(READ_INTERVAL, RETRY_CAP), pause: None }
+        Self { channel, source, events: None, failures: Backoff::new(READ_INTERVAL, READ_RETRY_CAP), pause: None }
     }
 
     /// Takes note of a read: after one that failed, the next wait is for a while and not for a change. The inner result
@@ -121,7 +121,7 @@ mod tests {
             assert_eq!(changes.failures.attempts(), failures);
             let began = tokio::time::Instant::now();
             changes.after(0).await;
-            assert!((READ_INTERVAL / 2..=RETRY_CAP + READ_INTERVAL).contains(&began.elapsed()));
+            assert!((READ_INTERVAL / 2..=READ_RETRY_CAP + READ_INTERVAL).contains(&began.elapsed()));
         }
         assert_eq!(changes.judge(Ok(1)), Ok(Ok(1)));
         assert_eq!((changes.failures.attempts(), changes.pause), (0, None));

@@ -147,7 +147,7 @@ impl Transition<'_> {
         };
         let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
-        let others_may_serve = serves_without(self.state(), &found.spec, &donor);
+        let others_may_serve = reason == EndReason::OriginRefused && serves_without(self.state(), &found.spec, &donor);
         let now = self.now();
         self.change_request(request, |request| {
             request.parts.clear();
