@@ -19,7 +19,7 @@ const SAVED_USE: Duration = Duration::from_millis(500);
 /// Weight of earlier reads in what the next one reserves, against one for the latest.
 const EARLIER_WEIGHT: u32 = 7;
 /// Callers with all of their time are dropped once there are this many callers.
-const CALLERS_BEFORE_TIDYING: usize = 256;
+const PACED_BEFORE_TIDYING: usize = 256;
 
 /// What one caller has used.
 #[derive(Debug, Clone, Copy, Default)]
@@ -66,7 +66,7 @@ impl<K: Ord + Clone> CallPace<K> {
     fn reserve(&self, key: K) -> (Duration, Duration) {
         let now = self.clock.elapsed();
         let mut used = self.lock();
-        if used.len() >= CALLERS_BEFORE_TIDYING {
+        if used.len() >= PACED_BEFORE_TIDYING {
             used.retain(|_, used| used.back_at > now);
         }
         let used = used.entry(key).or_default();
@@ -167,12 +167,12 @@ mod tests {
     fn callers_with_all_of_their_time_take_no_memory() {
         let clock = ManualClock::at_unix_ms(0);
         let pace = CallPace::new(Arc::new(clock.clone()));
-        for number in 0..CALLERS_BEFORE_TIDYING {
+        for number in 0..PACED_BEFORE_TIDYING {
             pace.reserve(number);
             pace.settle(&number, Duration::ZERO, Some(READ));
         }
         clock.advance(Duration::from_secs(1));
-        pace.reserve(CALLERS_BEFORE_TIDYING);
+        pace.reserve(PACED_BEFORE_TIDYING);
         assert_eq!(pace.lock().len(), 1);
     }
 }
