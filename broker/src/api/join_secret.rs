@@ -13,8 +13,8 @@ use crate::provision::invitation_key::InvitationKey;
 
 const PURPOSE: &str = "comity-join-secret-v1";
 
-/// A period in which a key of a call gives one secret. Replies are kept for as long, so a call that is repeated finds the
-/// secret of the first one in its own period or in a neighbouring one, and a call after that gets another secret.
+/// A period in which a key of a call gives one secret. Replies are kept for as long, so a call that is repeated finds
+/// the secret of the first one in its own period or in a neighbouring one, and a call after that gets another secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretPeriod(u64);
 
