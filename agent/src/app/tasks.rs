@@ -156,6 +156,7 @@ impl Tasks<'_> {
             lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&parts.clock)),
             gate: GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()),
             addresses: RemappedAddressesReview::new(Arc::clone(&parts.remap_book)),
+            certificate_end: self.metrics.webhook_certificate_not_after.clone(),
         };
         let registrations = webhook_registrations(self.config);
         let (clock, stop) = (Arc::clone(&parts.clock), self.shutdown.token());

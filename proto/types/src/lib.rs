@@ -7,6 +7,7 @@
 mod delivery;
 mod dns_label;
 mod end_reason;
+mod failure_code;
 mod invalid_id;
 mod label_id;
 mod lease_state;
@@ -20,6 +21,7 @@ mod side;
 pub use delivery::Delivery;
 pub use dns_label::{is_dns_label, is_dns_subdomain};
 pub use end_reason::EndReason;
+pub use failure_code::{DONOR_REFUSED, LOCAL_POLICY};
 pub use invalid_id::{InvalidId, shorten};
 pub use label_id::{ClassName, ClusterId, InstitutionId, NodeId, PriorityName, TenantId};
 pub use lease_state::LeaseState;

@@ -159,9 +159,8 @@ impl FederationHandlers {
         if keys.is_empty() || keys.iter().any(good) {
             return Ok(());
         }
-        Err(Refusal::invalid(
+        Err(Refusal::invalid_bytes(
             "voucher",
-            "",
             &format!("is not a voucher of institution {institution} for this cluster and its identity key"),
             "let the institution make it again (comity cluster voucher create), or add its key to the Institution document",
         )
@@ -233,9 +232,8 @@ fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
     })?;
     let proof = parse_signature("identity_proof", &message.identity_proof)?;
     identity.verify(JOIN_PROOF_DOMAIN, &[csr.as_bytes()], &proof).map_err(|_| {
-        Refusal::invalid(
+        Refusal::invalid_bytes(
             "identity_proof",
-            "",
             "is not this identity key's signature over the CSR",
             "sign the CSR's DER with the identity key that is being registered",
         )

@@ -71,7 +71,7 @@ pub struct Lease {
     pub active_at: Option<Timestamp>,
     /// Expiry unless renewed; set with `active_at`.
     pub expires_at: Option<Timestamp>,
-    /// When both sides had reported clean.
+    /// When both sides had reported clean, or the donor alone if the origin is evicted or suspended.
     pub ended_at: Option<Timestamp>,
     /// The donor's side.
     pub donor_side: SideState,

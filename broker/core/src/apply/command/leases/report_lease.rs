@@ -1,6 +1,6 @@
 //! Records one side's progress on a lease.
 
-use comity_types::{ClusterId, EndReason, LeaseId, LeaseState, Side};
+use comity_types::{ClusterId, DONOR_REFUSED, EndReason, LeaseId, LeaseState, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
@@ -102,6 +102,7 @@ impl ReportLease {
                     transition.skip_fencing_tokens(&self.cluster, *highest_fencing_token);
                 }
                 let reason = match side {
+                    Side::Origin if code == DONOR_REFUSED => EndReason::OriginRefused,
                     Side::Origin => EndReason::OriginFailed,
                     Side::Donor => EndReason::DonorFailed,
                 };

@@ -18,7 +18,7 @@ impl AckEnvelope {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let EnvelopeKey { to, peering, .. } = &self.key;
         // A stranger cannot tell a peering of others from none, nor whether an envelope waits.
-        if !transition.state().peerings.get(peering).is_some_and(|held| held.side_of(to).is_some()) {
+        if transition.state().peerings.get(peering).is_none_or(|held| held.side_of(to).is_none()) {
             return Err(Refusal::not_found("envelope_ack.peering", peering, "peering"));
         }
         transition.remove_envelope(&self.key);
