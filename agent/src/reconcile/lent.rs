@@ -1,5 +1,5 @@
-//! The leases that this donor has in force, for the observer of its cluster. What they take is what the donor admitted: a
-//! broker may say something else afterwards.
+//! The leases that this donor has in force, for the observer of its cluster. What they take is what the donor admitted:
+//! a broker may say something else afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -52,7 +52,7 @@ mod tests {
         shows(&active, 1).await;
         fence.close();
         shows(&active, 0).await;
-        fence.extend_until(BootTime::now() + Duration::from_millis(100));
+        fence.extend_until(BootTime::now() + Duration::from_secs(2));
         shows(&active, 1).await;
         // At the deadline, without anybody who closes it.
         shows(&active, 0).await;

@@ -11,17 +11,17 @@ use comity_runtime::spiffe::SpiffeKind;
 
 use crate::provision::invitation_key::InvitationKey;
 
-const PURPOSE: &str = "comity-join-secret-v2";
+const PURPOSE: &str = "comity-join-secret-v1";
 
-/// A period in which a key of a call gives one secret. Replies are kept for as long, so a call that is repeated finds the
-/// secret of the first one in its own period or in a neighbouring one, and a call after that gets another secret.
+/// A period in which a key of a call gives one secret. Replies are kept for as long, so a call that is repeated finds
+/// the secret of the first one in its own period or in a neighbouring one, and a call after that gets another secret.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SecretPeriod(u64);
 
 impl SecretPeriod {
     /// The period of a log time.
     #[must_use]
-    pub const fn of(now: Timestamp) -> Self {
+    pub fn of(now: Timestamp) -> Self {
         Self(now.0 / idempotency::KEPT_FOR.0)
     }
 

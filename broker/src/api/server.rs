@@ -27,6 +27,7 @@ use crate::api::rpc::{
     MAX_USER_MESSAGE_BYTES, agent_service, federation_service, lease_service, offer_service, peering_service,
     policy_service, raft_service, request_service, watch_service,
 };
+use crate::api::shares::call_pace::kernel_thread_time;
 use crate::context::Context;
 use crate::group::Group;
 use crate::group::raft_port;
@@ -101,7 +102,7 @@ pub async fn serve_clients(
         .layer(TranscodeLayer { timeout: HTTP_TIMEOUT })
         .layer(TraceLayer)
         .layer(NameBrokersLayer { addresses: context.group.client_addresses() })
-        .layer(PeerLimitLayer::new(Arc::clone(&context.clock)))
+        .layer(PeerLimitLayer::new(Arc::clone(&context.clock), kernel_thread_time))
         .layer(ExplainFailureLayer)
         .add_service(health_service)
         // The descriptors are this crate's own, so they are valid; without them only reflection is missing.

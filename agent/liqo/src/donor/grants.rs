@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::tenant_namespace_of;
 
 /// Most leases in force: their terms must fit one ConfigMap of 1 MiB.
-pub const MAX_GRANTS: usize = 800;
+pub const MAX_GRANTS: usize = 750;
 
 /// The grant of one lease by virtual node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -124,7 +124,7 @@ pub(crate) fn grants_object(settings: &PolicySettings, liqo_id: &str, grants: &G
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": { "name": params_name(), "namespace": settings.agent_namespace, "labels": labels },
-        "data": terms::terms(settings, liqo_id, grants),
+        "data": terms::terms(liqo_id, grants),
     })
 }
 

@@ -73,8 +73,8 @@ pub struct PolicyKeeper {
 }
 
 impl PolicyKeeper {
-    /// Begins to watch, and to write the grants; `liqo_id` is this cluster's own. `spawn` runs the task, which must stand
-    /// still while another replica of the agent may be active.
+    /// Begins to watch, and to write the grants; `liqo_id` is this cluster's own. `spawn` runs the task, which must
+    /// stand still while another replica of the agent may be active.
     #[must_use]
     pub fn start(
         client: Client,

@@ -32,7 +32,8 @@ pub(super) struct OwnCluster<'a> {
     pub(super) peer_networks: watch::Receiver<Option<Arc<PeerNetworks>>>,
 }
 
-/// Writes what slices and namespaces of guests are granted, until stopped. Of several replicas only the active one does.
+/// Writes what slices and namespaces of guests are granted, until stopped. Of several replicas only the active one
+/// does.
 async fn keep_guests(
     fence: Fence,
     stop: CancellationToken,

@@ -311,7 +311,7 @@ fn pods() -> Vec<Attempt> {
         ),
         open(
             "run in the namespace of another tenant of its cluster",
-            "run in the namespace of its lease only, team-a-origin",
+            "are those of namespace team-a: the lease is for no other one",
             pod(|object| object["metadata"]["namespace"] = json!(OTHER_NAMESPACE)),
         ),
         open("the host's network", "host namespaces", in_pod("hostNetwork", json!(true))),

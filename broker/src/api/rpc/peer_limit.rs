@@ -16,7 +16,7 @@ use tower::{Layer, Service};
 use crate::api::http::held_body;
 use crate::api::http::procedures::{Procedures, Shape, is_read};
 use crate::api::rpc_error::RpcError;
-use crate::api::shares::call_pace::CallPace;
+use crate::api::shares::call_pace::{CallPace, ThreadTime};
 
 /// Maximum concurrent calls per peer. A call ends with its response; agents' streams and watches, which have limits of
 /// their own, count until they have begun.
@@ -54,8 +54,8 @@ struct PeerShares {
 impl PeerLimitLayer {
     /// Without calls under way.
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let (under_way, pace) = (KeyedSlots::default(), CallPace::new(Arc::clone(&clock)));
+    pub fn new(clock: Arc<dyn Clock>, thread_time: ThreadTime) -> Self {
+        let (under_way, pace) = (KeyedSlots::default(), CallPace::new(Arc::clone(&clock), thread_time));
         Self { shares: PeerShares { clock, under_way, pace } }
     }
 }
@@ -172,6 +172,10 @@ mod tests {
         PeerInfo { spiffe: id.map(|id| id.parse().unwrap()), ..PeerInfo::anonymous(remote_addr) }
     }
 
+    fn layer(clock: &ManualClock) -> PeerLimitLayer {
+        PeerLimitLayer::new(Arc::new(clock.clone()), |clock| clock.elapsed())
+    }
+
     fn refusal(under_way: &KeyedSlots<Calling>, peer: &PeerInfo) -> String {
         take(under_way, &Calling::of(Some(peer))).unwrap_err().to_string()
     }
@@ -195,7 +199,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_counts_until_its_response_ends_and_a_watch_until_it_begins() {
-        let layer = PeerLimitLayer::new(Arc::new(ManualClock::at_unix_ms(0)));
+        let layer = layer(&ManualClock::at_unix_ms(0));
         let answer = |_: Request<()>| async {
             Ok::<_, Infallible>(Response::new(Body::new(http_body_util::Full::from("answer"))))
         };
@@ -221,7 +225,7 @@ mod tests {
     #[tokio::test]
     async fn a_refusal_because_of_a_limit_is_held_back_and_other_answers_are_not() {
         let clock = ManualClock::at_unix_ms(0);
-        let layer = PeerLimitLayer::new(Arc::new(clock.clone()));
+        let layer = layer(&clock);
         let refuse = |code: Code| {
             let answer = move |_: Request<()>| async move {
                 Ok::<Response<Body>, Infallible>(Status::new(code, "refused").into_http())
@@ -249,7 +253,7 @@ mod tests {
     #[tokio::test]
     async fn reads_are_paced_and_commands_are_not() {
         let clock = ManualClock::at_unix_ms(0);
-        let layer = PeerLimitLayer::new(Arc::new(clock.clone()));
+        let layer = layer(&clock);
         let call = |path: &str| {
             let clock = clock.clone();
             let answer = move |_: Request<()>| {

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use comity_runtime::clock::Clock;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Time that passes for each unit of processor time that a caller uses: the inverse of its share of one core.
 const TIME_PER_USE: u32 = 4;
@@ -19,7 +20,18 @@ const SAVED_USE: Duration = Duration::from_millis(500);
 /// Weight of earlier reads in what the next one reserves, against one for the latest.
 const EARLIER_WEIGHT: u32 = 7;
 /// Callers with all of their time are dropped once there are this many callers.
-const CALLERS_BEFORE_TIDYING: usize = 256;
+const PACED_BEFORE_TIDYING: usize = 256;
+
+/// Reads the processor time of the calling thread. Tests put a clock of their own in its place.
+pub type ThreadTime = fn(&dyn Clock) -> Duration;
+
+/// Processor time that the kernel has counted for this thread, which waiting and other threads do not prolong.
+#[must_use]
+pub fn kernel_thread_time(_: &dyn Clock) -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or_default();
+    Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or_default())
+}
 
 /// What one caller has used.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,17 +46,19 @@ struct Used {
 #[derive(Debug, Clone)]
 pub struct CallPace<K> {
     clock: Arc<dyn Clock>,
+    thread_time: ThreadTime,
     used: Arc<Mutex<BTreeMap<K, Used>>>,
 }
 
 impl<K: Ord + Clone> CallPace<K> {
     /// Nobody has used any.
     #[must_use]
-    pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self { clock, used: Arc::default() }
+    pub fn new(clock: Arc<dyn Clock>, thread_time: ThreadTime) -> Self {
+        Self { clock, thread_time, used: Arc::default() }
     }
 
-    /// Runs a read once its caller has time for it, and charges the time for which it kept a thread busy.
+    /// Runs a read once its caller has time for it, and charges the processor time that it takes of the threads that
+    /// poll it.
     pub async fn run<F: Future>(&self, key: K, read: F) -> F::Output {
         let (reserved, wait) = self.reserve(key.clone());
         let mut charge = Charge { pace: self, key, reserved, busy: None };
@@ -53,9 +67,10 @@ impl<K: Ord + Clone> CallPace<K> {
         }
         let mut read = pin!(read);
         poll_fn(|context| {
-            let began = self.clock.elapsed();
+            // One poll is on one thread.
+            let began = (self.thread_time)(&*self.clock);
             let polled = read.as_mut().poll(context);
-            let took = self.clock.elapsed().saturating_sub(began);
+            let took = (self.thread_time)(&*self.clock).saturating_sub(began);
             charge.busy = Some(charge.busy.unwrap_or_default() + took);
             polled
         })
@@ -66,7 +81,7 @@ impl<K: Ord + Clone> CallPace<K> {
     fn reserve(&self, key: K) -> (Duration, Duration) {
         let now = self.clock.elapsed();
         let mut used = self.lock();
-        if used.len() >= CALLERS_BEFORE_TIDYING {
+        if used.len() >= PACED_BEFORE_TIDYING {
             used.retain(|_, used| used.back_at > now);
         }
         let used = used.entry(key).or_default();
@@ -119,7 +134,7 @@ mod tests {
 
     fn pace() -> (CallPace<&'static str>, ManualClock) {
         let clock = ManualClock::at_unix_ms(0);
-        (CallPace::new(Arc::new(clock.clone())), clock)
+        (CallPace::new(Arc::new(clock.clone()), |clock| clock.elapsed()), clock)
     }
 
     /// Runs a read that keeps a thread busy for [`READ`]; whether it had to wait.
@@ -150,6 +165,25 @@ mod tests {
     }
 
     #[test]
+    fn the_kernel_counts_work_and_not_waiting() {
+        let clock = ManualClock::at_unix_ms(0);
+        let took = |work: &dyn Fn()| {
+            let began = kernel_thread_time(&clock);
+            work();
+            kernel_thread_time(&clock) - began
+        };
+        let waited = took(&|| std::thread::sleep(Duration::from_millis(100)));
+        assert!(waited < Duration::from_millis(50), "{waited:?}");
+        let worked = took(&|| {
+            let began = kernel_thread_time(&clock);
+            while kernel_thread_time(&clock) - began < READ {
+                std::hint::spin_loop();
+            }
+        });
+        assert!(worked >= READ, "{worked:?}");
+    }
+
+    #[test]
     fn reads_that_wait_begin_one_after_the_other() {
         let (pace, clock) = pace();
         for _ in 0..200 {
@@ -166,13 +200,13 @@ mod tests {
     #[test]
     fn callers_with_all_of_their_time_take_no_memory() {
         let clock = ManualClock::at_unix_ms(0);
-        let pace = CallPace::new(Arc::new(clock.clone()));
-        for number in 0..CALLERS_BEFORE_TIDYING {
+        let pace = CallPace::new(Arc::new(clock.clone()), |clock| clock.elapsed());
+        for number in 0..PACED_BEFORE_TIDYING {
             pace.reserve(number);
             pace.settle(&number, Duration::ZERO, Some(READ));
         }
         clock.advance(Duration::from_secs(1));
-        pace.reserve(CALLERS_BEFORE_TIDYING);
+        pace.reserve(PACED_BEFORE_TIDYING);
         assert_eq!(pace.lock().len(), 1);
     }
 }

@@ -4,8 +4,8 @@
 //!   slot ─▶ turn of the caller, one at a time ─▶ thread of low priority, first come, first served ─▶ copy of the state
 //! ```
 //!
-//! None holds the state's lock while it computes, so they delay neither apply nor the calls of others. One caller has at
-//! most one of the threads, and one place in the line for them, however many of its calls wait. The copy shares its
+//! None holds the state's lock while it computes, so they delay neither apply nor the calls of others. One caller has
+//! at most one of the threads, and one place in the line for them, however many of its calls wait. The copy shares its
 //! records with the state; only its indexes are computed again.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -120,8 +120,8 @@ impl LongCalls {
         .await
     }
 
-    /// Computes an answer from a copy of the state. `copy` gets the entry of the newest copy that is held, and returns a
-    /// newer one if there is one.
+    /// Computes an answer from a copy of the state. `copy` gets the entry of the newest copy that is held, and returns
+    /// a newer one if there is one.
     ///
     /// # Errors
     /// [`RpcError::Internal`] where `read` panics.

@@ -8,8 +8,8 @@ use super::cel::{list, refuse};
 
 /// Resources of containers that are not devices.
 pub(super) const PLAIN: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
-/// What the sidecars of one pod may request together, uncounted: no more than the room that a virtual node has beyond the
-/// lease for each of its shares.
+/// What the sidecars of one pod may request together, uncounted: no more than the room that a virtual node has beyond
+/// the lease for each of its shares.
 const UNCOUNTED: [(&str, &str); 3] = [("cpu", "100m"), ("memory", "256Mi"), ("ephemeral-storage", "1Gi")];
 
 /// The variable with a pod's sidecars.

@@ -216,7 +216,7 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
         ),
         container_resources::sidecars(),
     ]);
-    let mut validations = whose_pod();
+    let mut validations = whose_pod(settings);
     validations.extend(which_node(settings));
     validations.extend(permissions(settings));
     Policy {
@@ -232,7 +232,14 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
     }
 }
 
-fn whose_pod() -> Vec<Validation> {
+/// Whether the namespace is one that Liqo makes for the lease's. Consumers choose, where both forms are allowed.
+fn remote_names(settings: &PolicySettings) -> String {
+    let own = "variables.data['namespace.' + variables.user]";
+    let with_id = format!("request.namespace == {own} + '-' + variables.consumer");
+    if settings.same_names { format!("{with_id} || request.namespace == {own}") } else { with_id }
+}
+
+fn whose_pod(settings: &PolicySettings) -> Vec<Validation> {
     vec![
         refuse("variables.consumer != ''", "'no lease in force is granted to ' + variables.user"),
         refuse(
@@ -242,10 +249,9 @@ fn whose_pod() -> Vec<Validation> {
         ),
         // All slices of a consumer have the same rights in all of its remote namespaces, which may be other tenants'.
         refuse(
-            "variables.consumer == '' || request.namespace in variables.data['namespaces.' + \
-             variables.user].split(',')",
-            "'pods of ' + variables.user + ' run in the namespace of its lease only, ' + \
-             variables.data['namespaces.' + variables.user]",
+            &format!("variables.consumer == '' || {}", remote_names(settings)),
+            "'pods of ' + variables.user + ' are those of namespace ' + variables.data['namespace.' + variables.user] + \
+             ': the lease is for no other one'",
         ),
         refuse(
             "has(namespaceObject.metadata.labels) && 'pod-security.kubernetes.io/enforce' in \

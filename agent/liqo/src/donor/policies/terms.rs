@@ -7,7 +7,7 @@
 //! | `peer.<consumer>` | while the consumer has a lease: how its control plane's certificate request must begin |
 //! | `slice.<consumer>.<slice>` | how the slice's certificate request must begin, one form for each kind of key |
 //! | `user.<credential>` | the consumer that the credential's name belongs to |
-//! | `namespaces.<credential>` | the names that the remote namespace of the lease's pods can have, with commas between |
+//! | `namespace.<credential>` | the namespace at the consumer whose pods the lease is for |
 //! | `selector.<credential>` | the lease's node selector: `key=value`, with commas between |
 //! | `resources.<credential>` | resource names of the lease that are devices, with commas between |
 //! | `counted.<lease>` | for a lease on several nodes: the resource name of its GPUs |
@@ -16,9 +16,8 @@ use std::collections::BTreeMap;
 
 use comity_agent_kubernetes::gpu_resource::{LEASE_RESOURCE_PREFIX, counts_gpus};
 
-use super::PolicySettings;
 use crate::donor::csr::{slice_csr_beginnings, slice_user, tenant_csr_beginning};
-use crate::donor::grants::{Grant, Grants, MAX_GRANTS};
+use crate::donor::grants::{Grants, MAX_GRANTS};
 
 /// Label by which Liqo, and the policies, know the namespaces of a consumer.
 pub(crate) const CONSUMER_NAMESPACE_LABEL: &str = crate::REMOTE_CLUSTER_LABEL;
@@ -27,7 +26,7 @@ const VERSION: &str = "5";
 pub(super) const COUNTED_KEY: &str = "counted.";
 
 /// Data of the ConfigMap. Leases beyond [`MAX_GRANTS`] are left out, and thus refused.
-pub(crate) fn terms(settings: &PolicySettings, liqo_id: &str, grants: &Grants) -> BTreeMap<String, String> {
+pub(crate) fn terms(liqo_id: &str, grants: &Grants) -> BTreeMap<String, String> {
     let mut data =
         BTreeMap::from([("version".to_owned(), VERSION.to_owned()), ("liqo-id".to_owned(), liqo_id.to_owned())]);
     for (slice, grant) in grants.0.iter().take(MAX_GRANTS) {
@@ -39,21 +38,11 @@ pub(crate) fn terms(settings: &PolicySettings, liqo_id: &str, grants: &Grants) -
         data.insert(format!("slice.{consumer}.{slice}"), slice_csr_beginnings(slice, consumer).join(" "));
         data.insert(format!("selector.{user}"), selector.join(","));
         data.insert(format!("resources.{user}"), devices.join(","));
-        data.insert(format!("namespaces.{user}"), remote_names(settings, grant).join(","));
+        data.insert(format!("namespace.{user}"), grant.namespace.clone());
         data.insert(format!("user.{user}"), consumer.clone());
         let lease = grant.node_selector.keys().find_map(|key| key.strip_prefix(LEASE_RESOURCE_PREFIX));
         let gpus = grant.resources.keys().find(|name| counts_gpus(name));
         data.extend(lease.zip(gpus).map(|(lease, gpus)| (format!("{COUNTED_KEY}{lease}"), gpus.clone())));
     }
     data
-}
-
-/// Names that Liqo gives to the namespace here. Consumers choose, where both forms are allowed.
-fn remote_names(settings: &PolicySettings, grant: &Grant) -> Vec<String> {
-    let Grant { namespace, origin_liqo_id, .. } = grant;
-    let mut names = vec![format!("{namespace}-{origin_liqo_id}")];
-    if settings.same_names {
-        names.push(namespace.clone());
-    }
-    names
 }

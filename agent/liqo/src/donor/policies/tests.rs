@@ -21,7 +21,7 @@ fn grants() -> Grants {
 }
 
 fn terms_of(grants: &Grants) -> BTreeMap<String, String> {
-    terms::terms(&PolicySettings::default(), "donor", grants)
+    terms::terms("donor", grants)
 }
 
 #[test]
@@ -95,10 +95,7 @@ fn the_terms_say_what_is_lent_to_whom() {
     assert_eq!(data["user.lease-7-181fdd46fc4a"], "origin");
     assert_eq!(data["selector.lease-7-181fdd46fc4a"], "nvidia.com/gpu.product=SIM-H100");
     assert_eq!(data["resources.lease-7-181fdd46fc4a"], "nvidia.com/gpu");
-    assert_eq!(data["namespaces.lease-7-181fdd46fc4a"], "team-a-origin");
-    let same_names = PolicySettings { same_names: true, ..PolicySettings::default() };
-    let data = terms::terms(&same_names, "donor", &grants());
-    assert_eq!(data["namespaces.lease-7-181fdd46fc4a"], "team-a-origin,team-a");
+    assert_eq!(data["namespace.lease-7-181fdd46fc4a"], "team-a");
 }
 
 #[test]
@@ -118,7 +115,7 @@ fn the_terms_of_as_many_leases_as_may_be_fit_a_config_map() {
     let mut grants = grants();
     let grant = grants.0["lease-7"].clone();
     for at in 0..MAX {
-        let (origin_liqo_id, namespace) = (format!("{:0>51}", at), "n".repeat(11));
+        let (origin_liqo_id, namespace) = (format!("{:0>51}", at), "n".repeat(63));
         let grant = Grant { origin_liqo_id, namespace, ..grant.clone() };
         grants.0.insert(format!("lease-{}", u64::MAX - u64::try_from(at).unwrap()), grant);
     }
