@@ -7,7 +7,7 @@ use comity_types::{EndReason, PeeringState, RequestState};
 use super::federation::{Federation, cluster, spec};
 
 fn refused_by_origin(code: &str) -> LeaseOutcome {
-    LeaseOutcome::Failed { code: code.into(), message: "borrowing.deniedDonors".into() }
+    LeaseOutcome::Failed { code: code.into(), message: "borrowing.deniedDonors".into(), highest_fencing_token: 0 }
 }
 
 #[test]
