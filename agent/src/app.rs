@@ -3,6 +3,8 @@
 mod agent_error;
 mod agent_platform;
 mod reviewers;
+mod state_files;
+mod tasks;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,43 +15,32 @@ use comity_agent_model::desired::Update;
 use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_state::state_copy::StateCopy;
 use comity_agent_state::store::{Store, StoreError};
-use comity_agent_workload::burst::{self, BrokerRequests, BurstContext, GateReview};
-use comity_agent_workload::lease_pods::LeasePodsReview;
 use comity_runtime::{
-    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityDir, IdentityKey, IdentitySource, KnownBrokers,
-    Readiness, ReadinessGuard, Shutdown, SystemClock, SystemEntropy, TrustedRoots, private_files,
+    AdminServer, BuildInfo, ClientTls, Clock, Entropy, IdentityKey, IdentitySource, Readiness, ReadinessGuard,
+    Shutdown, SystemClock, SystemEntropy, TrustedRoots,
 };
 use tokio::sync::{Notify, watch};
 
 use self::agent_platform::{OfferedNodes, Platform};
-use self::reviewers::Reviewers;
+use self::tasks::{BrokerAccess, Tasks, UplinkEnds};
 use crate::config::{Config, FabricModeName};
 use crate::enrollment::join::{JoinInput, Membership, join_or_load};
-use crate::enrollment::member_brokers;
-use crate::enrollment::renew::Renewal;
 use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
 use crate::observe::Inventory;
-use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::CrashPoint;
 use crate::reconcile::parts::{Connections, Deliveries, Failures, Member, Parts, RemapBook, Settling, Tunnels};
 use crate::services::lending;
 use crate::services::local_api;
-use crate::services::measured;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
-use crate::services::remapped_addresses::RemappedAddressesReview;
-use crate::services::webhook_registrations::webhook_registrations;
 use crate::standby::ActiveRole;
-use crate::uplink::Uplink;
-use crate::usage::{self, UseContext};
 
 pub use self::agent_error::AgentError;
+pub use self::state_files::{IDENTITY_KEY_FILE, check_state_files};
 
 /// Outage grace until a broker sends one.
 const DEFAULT_OUTAGE_GRACE_MS: u64 = 24 * 3_600 * 1_000;
-/// Name of the identity key's file in the state directory.
-pub const IDENTITY_KEY_FILE: &str = "identity-key.pem";
 /// How long tasks may take to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -79,14 +70,6 @@ struct Observability {
     metrics: Metrics,
     readiness: Readiness,
     admin: AdminServer,
-}
-
-/// Access to the brokers, with the identity that it needs.
-struct BrokerAccess {
-    directory: IdentityDir,
-    source: IdentitySource,
-    brokers: KnownBrokers,
-    tls: ClientTls,
 }
 
 /// What an agent runs with, besides its parts.
@@ -134,7 +117,7 @@ impl Agent {
             Some(settings) => ActiveRole::wait(&config, settings, entropy.as_ref(), &shutdown).await?,
             None => ActiveRole::alone(),
         };
-        observability.metrics.active.set(1);
+        role.show(observability.metrics.active.clone(), &shutdown);
         // A standby is ready, an agent that joins is not.
         let uplink = observability.readiness.guard("uplink");
         let (store, key) = open_state(&state, role.copy.clone(), entropy.as_ref())?;
@@ -202,7 +185,7 @@ impl Agent {
             );
         }
         let nodes = match &platform.api {
-            Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, shutdown).await?,
+            Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, &fence, shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
         let namespaces = match &platform.api {
@@ -257,113 +240,41 @@ impl Agent {
         Ok(parts)
     }
 
-    /// Starts the services and the tasks that depend on brokers.
+    /// Starts the local API and the tasks that depend on brokers.
     async fn run(
         config: Config,
         access: BrokerAccess,
         shell: Shell,
         parts: Parts,
-        platform: Platform,
+        mut platform: Platform,
     ) -> Result<Self, AgentError> {
-        let BrokerAccess { directory, source, brokers, tls } = access;
-        let (clock, entropy) = (Arc::clone(&parts.clock), Arc::clone(&parts.entropy));
         let outage_grace_ms = outage_grace(&parts.store)?;
-        let registrations = webhook_registrations(&config);
         let Shell { observability: Observability { metrics, readiness, admin }, role, shutdown, uplink, crash_points } =
             shell;
         let (desired_sender, desired) = watch::channel(Update::default());
+        let OfferedNodes { nodes, unproved } = platform.offered_nodes(&config, &parts, &shutdown);
         let devices = platform.inventory.devices();
-        let OfferedNodes { nodes: offered, unproved } = platform.offered_nodes(&config, &parts, &shutdown);
         let shown = local_api::Shown { parts: parts.clone(), desired: desired.clone(), unproved, devices };
         let api = local_api::serve(&config.state_dir, shown, shutdown.token())?;
         shutdown.spawn(async move { drop(api.await) });
-        let (grace_sender, grace) = watch::channel(outage_grace_ms);
-        let resync = Arc::new(Notify::new());
-        platform.compare_leases(&config, &metrics, &parts, &shutdown);
-        let lent = platform.lent.subscribe();
-        let executor = Executor {
-            parts: parts.clone(),
-            metrics: metrics.clone(),
-            crash_points: crash_points.into(),
-            desired: desired.clone(),
-            policy: config.sharing,
-            reserve: config.reserve,
-            borrowing: config.borrowing,
-            outage_grace_ms: grace,
-            resync: Arc::clone(&resync),
-            lent: platform.lent,
-            differences: platform.inventory.differences(),
-            nodes: platform.inventory.nodes(),
-        };
-        shutdown.spawn(executor.run(shutdown.token()));
-        if let (Some(channels), Some(api)) = (platform.mig, &platform.api) {
-            let keeper = parts.mig_keeper(api.client(), config.mig, channels, desired.clone())?;
-            shutdown.spawn(parts.fence.clone().hold(shutdown.token(), keeper.run(shutdown.token())));
-        }
-        let (offer, data) = watch::channel(config.data.site());
-        shutdown.spawn(measured::run(
-            Arc::clone(&parts.tunnels),
-            metrics.clone(),
-            Arc::clone(&clock),
-            config.data.tell_measured.then_some(offer),
-            shutdown.token(),
-        ));
-        let uplink = Uplink {
-            parts: parts.clone(),
-            metrics: metrics.clone(),
-            brokers: brokers.clone(),
-            tls: tls.clone(),
-            identity: source.subscribe(),
-            nodes: offered,
-            data,
+        let ends = UplinkEnds {
             desired: desired_sender,
-            outage_grace_ms: grace_sender,
-            resync,
+            outage_grace_ms: watch::Sender::new(outage_grace_ms),
+            resync: Arc::new(Notify::new()),
             readiness: uplink,
         };
-        // Before the uplink, so that no change is missed.
-        shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));
-        shutdown.spawn(uplink.run(shutdown.token()));
-        let stores = watch::Sender::default();
-        if let Some(api) = &platform.api {
-            if let Some(settings) = config.webhook {
-                let reviewers = Reviewers {
-                    lease_pods: LeasePodsReview::new(api.client(), Arc::clone(&clock)),
-                    gate: GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()),
-                    addresses: RemappedAddressesReview::new(Arc::clone(&parts.remap_book)),
-                };
-                let (clock, stop) = (Arc::clone(&clock), shutdown.token());
-                shutdown.spawn(reviewers.run(api.client(), settings, registrations, clock, stop));
-            }
-            let uses = UseContext {
-                cluster: parts.member.cluster.clone(),
-                client: api.client(),
-                desired: desired.clone(),
-                lent,
-                uses: parts.uses.clone(),
-                clock: Arc::clone(&clock),
-            };
-            usage::start(uses, config.usage.dcgm, &shutdown);
-        }
-        if let (true, Some(kubernetes)) = (config.burst.enabled, platform.api) {
-            let burst = BurstContext {
-                cluster: parts.member.cluster.clone(),
-                kubernetes,
-                settings: config.burst,
-                requests: Arc::new(BrokerRequests::new(&parts.member.cluster, &brokers, &tls)),
-                desired: desired.clone(),
-                records: parts.store.subscribe(),
-                nodes: platform.inventory.nodes(),
-                service: parts.deliveries.node_service.clone(),
-                stores,
-                saved: parts.saved.clone(),
-                clock: Arc::clone(&clock),
-            };
-            shutdown.spawn(parts.fence.clone().hold(shutdown.token(), burst::run(burst, shutdown.token())));
-        }
-        let (key, not_after) = (parts.member.identity.clone(), metrics.certificate_not_after);
-        let renewal = Renewal { directory, source, key, brokers, tls, clock, entropy, not_after };
-        shutdown.spawn(parts.fence.clone().hold(shutdown.token(), renewal.run(shutdown.token())));
+        let mig = platform.mig.take();
+        let tasks = Tasks {
+            config: &config,
+            parts: &parts,
+            platform: &platform,
+            metrics: &metrics,
+            desired: &desired,
+            shutdown: &shutdown,
+        };
+        tasks.carry_out_leases(mig, crash_points, &ends)?;
+        tasks.look_after_pods(&access);
+        tasks.keep_in_touch(access, ends, nodes);
         let (cluster, fabric) = (&parts.member.cluster, parts.tunnels.fabric.local_addr());
         tracing::info!(cluster, %fabric, admin = %admin.local_addr(), "the agent runs");
         let (socket, _inventory) = (config.state_dir.join(local_api::SOCKET), platform.inventory);
@@ -438,23 +349,13 @@ impl Agent {
     }
 }
 
-/// The folder and files of the state directory that only the agent's user may enter, read or change.
-#[must_use]
-pub fn private_paths(state: &Path) -> [PathBuf; 4] {
-    let identity = state.join("identity");
-    let key = IdentityDir::new(&identity).key_file();
-    [identity, key, state.join(IDENTITY_KEY_FILE), state.join("agent.redb")]
-}
-
 /// Opens the store, and loads or makes the identity key.
 fn open_state(
     state: &Path,
     copy: Option<Arc<dyn StateCopy>>,
     entropy: &dyn Entropy,
 ) -> Result<(Store, IdentityKey), AgentError> {
-    for path in private_paths(state) {
-        private_files::check(&path)?;
-    }
+    check_state_files(state)?;
     let store = Store::open_with(state, copy)?;
     Ok((store, IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), entropy)?))
 }

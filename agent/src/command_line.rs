@@ -2,6 +2,7 @@
 
 mod devices_command;
 mod doctor_command;
+mod examples;
 mod failure;
 mod first_setup;
 mod join_command;
@@ -44,8 +45,8 @@ const SECRET_HINT: &str = "a secret was given in a place for something else; giv
 #[derive(Debug, Parser)]
 #[command(name = "comity-agent", version, about)]
 #[command(
-    after_long_help = "Exit codes: 0 stopped as asked, 3 a check failed before joining, 64 bad configuration (one \
-    sentence says what), 1 anything else."
+    after_long_help = format!("{}\n\nExit codes: 0 stopped as asked, 3 a check failed before joining, 64 bad configuration \
+    (one sentence says what), 1 anything else.", examples::AGENT_EXAMPLES)
 )]
 pub struct CommandLine {
     #[command(subcommand)]
@@ -55,28 +56,37 @@ pub struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Runs the agent; joins first if it has a token and no identity.
+    #[command(after_long_help = examples::RUN_EXAMPLES)]
     Run(Box<Settings>),
     /// Checks this host and the token, makes a configuration if there is none, and joins the federation.
+    #[command(after_long_help = examples::JOIN_EXAMPLES)]
     Join(Box<JoinArgs>),
     /// Checks configuration, rights and connections; has remedies.
+    #[command(after_long_help = examples::DOCTOR_EXAMPLES)]
     Doctor(Box<DoctorArgs>),
     /// Prints which pods hold which device.
+    #[command(after_long_help = examples::DEVICES_EXAMPLES)]
     Devices(Box<DevicesArgs>),
     /// Prints an inventory file, for a host without Kubernetes.
+    #[command(after_long_help = examples::SAMPLE_INVENTORY_EXAMPLES)]
     SampleInventory,
     /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
+    #[command(after_long_help = examples::IDENTITY_KEY_EXAMPLES)]
     IdentityKey(Box<Settings>),
     /// Other clusters and their identity keys: list, accept, forget.
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = examples::PEERS_EXAMPLES)]
     Peers(PeersAction),
     /// On other nodes than the gateway: leads their pods to it.
+    #[command(after_long_help = examples::NODE_EXAMPLES)]
     Node(NodeSettings),
     /// On a node with GPUs: tells the agent which pods hold them.
+    #[command(after_long_help = examples::READ_DEVICES_EXAMPLES)]
     ReadDevices(ReadDevicesSettings),
     /// For the cluster's owner: prints the policies for Liqo.
+    #[command(after_long_help = examples::LIQO_POLICIES_EXAMPLES)]
     LiqoPolicies(Box<Settings>),
     /// For the cluster's owner: installs the admission webhooks.
-    #[command(subcommand)]
+    #[command(subcommand, after_long_help = examples::WEBHOOK_EXAMPLES)]
     Webhook(WebhookAction),
 }
 

@@ -29,6 +29,7 @@ use comity_agent_model::settings::{InvalidSettings, SettingChecks};
 use comity_agent_workload::burst::BurstSettings;
 use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
+use comity_runtime::private_files::NotPrivate;
 use comity_runtime::{BrokerEndpoints, Clock, IdentitySignature, LogFormat, strict_yaml, telemetry};
 use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
@@ -60,6 +61,9 @@ pub enum ConfigError {
     /// The file could not be read.
     #[error(transparent)]
     File(#[from] FileError),
+    /// Other users could change the file.
+    #[error(transparent)]
+    NotPrivate(#[from] NotPrivate),
     /// It is not YAML of this form.
     #[error("{path} is not a configuration of this agent: {reason}", path = .path.display())]
     Yaml {

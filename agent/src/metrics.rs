@@ -45,6 +45,8 @@ pub struct Metrics {
     pub device_readers: IntGaugeVec,
     /// When the certificate ends, in seconds since 1970.
     pub certificate_not_after: IntGauge,
+    /// When the certificate of the admission webhooks ends, in seconds since 1970; 0 if none is served.
+    pub webhook_certificate_not_after: IntGauge,
 }
 
 impl Metrics {
@@ -106,6 +108,10 @@ impl Metrics {
             devices: gauges("devices", "Devices by use; one in a device conflict counts as conflict, too.", "use")?,
             device_readers: gauges("device_readers", "Device readers that were read, and that were not.", "state")?,
             certificate_not_after: gauge("certificate_not_after_seconds", "When the certificate ends, in Unix time.")?,
+            webhook_certificate_not_after: gauge(
+                "webhook_certificate_not_after_seconds",
+                "When the certificate of the admission webhooks ends, in Unix time; 0 if none is served.",
+            )?,
         })
     }
 }

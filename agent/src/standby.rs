@@ -10,6 +10,7 @@
 //! and its first write makes every later write of the predecessor fail.
 
 mod active_endpoints;
+mod active_gauge;
 mod active_lease;
 mod standby_route;
 mod state_secret;
@@ -26,6 +27,7 @@ use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_state::state_copy::StateCopy;
 use comity_agent_state::store::{Store, StoreError};
 use comity_runtime::{Entropy, Shutdown};
+use prometheus::IntGauge;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -126,6 +128,11 @@ impl ActiveRole {
         let endpoints = address.map(|address| ActiveEndpoints::of(config, address, client));
         let copy: Arc<dyn StateCopy> = Arc::new(secret);
         Ok(Self { fence, copy: Some(copy), replaced_by, lease: Some(held), endpoints })
+    }
+
+    /// Shows in a metric whether this replica is active, until the agent stops.
+    pub fn show(&self, active: IntGauge, shutdown: &Shutdown) {
+        shutdown.spawn(active_gauge::show(self.fence.clone(), active, shutdown.token()));
     }
 
     /// Starts the tasks of an active agent: other files of its state are copied, and Services lead to it.

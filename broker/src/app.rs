@@ -21,8 +21,8 @@ use tokio::net::TcpListener;
 use crate::api::agent_streams::AgentStreams;
 use crate::api::caller::Caller;
 use crate::api::server;
+use crate::api::shares::caller_turns::{CallerTurns, MAX_PROPOSALS_PER_CALLER};
 use crate::api::shares::long_calls::LongCalls;
-use crate::api::shares::proposal_turns::ProposalTurns;
 use crate::api::shares::refused_lately::RefusedLately;
 use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
@@ -243,7 +243,7 @@ impl Broker {
             probes: UdpProbeLimit::default(),
             pace,
             report_pace,
-            proposal_turns: ProposalTurns::default(),
+            proposal_turns: CallerTurns::new(MAX_PROPOSALS_PER_CALLER),
             refused_lately,
             long_calls: LongCalls::default(),
             stop: serving.token(),
@@ -263,6 +263,7 @@ impl Broker {
         serving.spawn(follow_authority(&config, &context).run(serving.token()));
         serving.spawn(tasks::run(context.clone(), serving.token()));
         serving.spawn(follow_readiness(group.clone(), ready, serving.token()));
+        serving.spawn(catch_up(group.clone(), serving.token()));
         serving.spawn(remember_members::run(group.clone(), config.clone(), serving.token()));
 
         if config.must_found() {
@@ -391,23 +392,38 @@ async fn found(group: Group, file: PathBuf, stop: tokio_util::sync::Cancellation
     }
 }
 
-/// Ready while a leader is known.
+/// Ready while a leader is known, once this broker has caught up with its group.
 async fn follow_readiness(
     group: Group,
     ready: comity_runtime::admin::ReadinessGuard,
     stop: tokio_util::sync::CancellationToken,
 ) {
-    let mut leadership = group.leadership();
+    let (mut leadership, mut caught_up) = (group.leadership(), group.caught_up());
     loop {
+        let has_caught_up = *caught_up.borrow_and_update();
         match *leadership.borrow_and_update() {
-            Leadership::Leader { .. } | Leadership::Follower { leader: Some(_) } => ready.ready(),
             Leadership::Follower { leader: None } => ready.not_ready("no leader is known"),
+            Leadership::Leader { .. } | Leadership::Follower { leader: Some(_) } if has_caught_up => ready.ready(),
+            Leadership::Leader { .. } | Leadership::Follower { leader: Some(_) } => {
+                ready.not_ready("this broker has not caught up with its group since its start");
+            }
         }
         tokio::select! {
             changed = leadership.changed() => if changed.is_err() { return },
+            changed = caught_up.changed() => if changed.is_err() { return },
             () = stop.cancelled() => return,
         }
     }
+}
+
+/// Catches up with the group after the start, also if nobody calls.
+async fn catch_up(group: Group, stop: tokio_util::sync::CancellationToken) {
+    let caught_up = async {
+        while group.catch_up().await.is_err() {
+            tokio::time::sleep(LEADER_POLL_INTERVAL).await;
+        }
+    };
+    let _ = stop.run_until_cancelled(caught_up).await;
 }
 
 #[cfg(test)]

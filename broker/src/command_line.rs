@@ -29,6 +29,7 @@ macro_rules! say {
 }
 
 mod authority_actions;
+mod examples;
 mod init_federation;
 mod run_options;
 mod up;
@@ -46,7 +47,8 @@ const SECONDS_PER_DAY: u64 = 24 * 3600;
 #[derive(Debug, Parser)]
 #[command(name = "comity-broker", version, about)]
 #[command(
-    after_long_help = "Exit codes: 0 stopped as asked, 64 bad configuration (one sentence says what), 1 anything else."
+    after_long_help = format!("{}\n\nExit codes: 0 stopped as asked, 64 bad configuration (one sentence says what), 1 \
+    anything else.", examples::BROKER_EXAMPLES)
 )]
 pub struct CommandLine {
     #[command(subcommand)]
@@ -56,15 +58,19 @@ pub struct CommandLine {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Creates a federation: authority, first broker, first admin's certificate.
+    #[command(after_long_help = examples::INIT_EXAMPLES)]
     Init(InitArgs),
     /// Sets up this host's broker, alone or as a member of a group, and runs it.
     #[command(after_help = up::UP_EXAMPLES, after_long_help = up::up_help())]
     Up(Box<UpCommand>),
     /// Runs a broker that is set up.
+    #[command(after_long_help = examples::RUN_EXAMPLES)]
     Run(RunArgs),
     /// Creates the data directory of another broker, to copy to its machine.
+    #[command(after_long_help = examples::ADD_IDENTITY_EXAMPLES)]
     AddIdentity(AddIdentityArgs),
     /// Issues a user's key and certificate; policy decides what the user may do.
+    #[command(after_long_help = examples::ISSUE_USER_EXAMPLES)]
     IssueUser(IssueUserArgs),
     /// Makes, installs and shows roots and intermediates.
     #[command(after_long_help = authority_actions::CA_EXAMPLES)]
@@ -80,12 +86,19 @@ enum Action {
 const REBUILD_HELP: &str = "\
 Stop the broker first. The command asks the other brokers for the members, and refuses if no leader with a majority
 answers: this disk may then hold entries that no other disk has. The old log is kept beside the new one. After a restart
-the broker gets everything from the others, and then votes.";
+the broker gets everything from the others, and then votes.
+
+Examples:
+  comity-broker rebuild --data /var/lib/comity-broker";
 
 const RECOVER_HELP: &str = "\
 Only if a majority of the brokers is lost for good. Choose the copy with the longest log: without --yes the command
 describes the copy and changes nothing. The new group has another name and refuses brokers of the old one until
-`comity-broker rebuild` was run on them. Whatever was acknowledged after the copy's last entry is lost.";
+`comity-broker rebuild` was run on them. Whatever was acknowledged after the copy's last entry is lost.
+
+Examples:
+  comity-broker recover --from /var/lib/comity-broker          # describes it
+  comity-broker recover --from /var/lib/comity-broker --yes";
 
 #[derive(Debug, Args)]
 struct RebuildArgs {

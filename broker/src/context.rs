@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use comity_core::reply::Applied;
-use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp};
+use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp, snapshot};
 use comity_policy::Bundle;
 use comity_proto::{RequiredFields, v1};
 use comity_runtime::ca::LiveAuthority;
@@ -20,8 +20,8 @@ use crate::api::authorize::{Rpc, authorize};
 use crate::api::caller::Caller;
 use crate::api::caller_life::CallerLife;
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::caller_turns::CallerTurns;
 use crate::api::shares::long_calls::LongCalls;
-use crate::api::shares::proposal_turns::ProposalTurns;
 use crate::api::shares::refused_lately::RefusedLately;
 use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
@@ -75,7 +75,7 @@ pub struct Context {
     /// Limits how fast each cluster reports.
     pub report_pace: ReportPace,
     /// Limits the commands of each caller under way.
-    pub proposal_turns: ProposalTurns,
+    pub proposal_turns: CallerTurns,
     /// Callers whose requests no donor could serve.
     pub refused_lately: RefusedLately,
     /// Quotes, explanations and checks of policy.
@@ -88,6 +88,19 @@ pub struct Context {
 pub fn complete(message: &impl RequiredFields) -> Result<(), RpcError> {
     let missing = message.missing();
     if missing.is_empty() { Ok(()) } else { Err(RpcError::Missing(missing)) }
+}
+
+fn consistency_of(asked: i32) -> Result<Consistency, Refusal> {
+    match v1::Consistency::try_from(asked) {
+        Ok(v1::Consistency::Unspecified | v1::Consistency::Linearizable) => Ok(Consistency::Linearizable),
+        Ok(v1::Consistency::Stale) => Ok(Consistency::Stale),
+        Err(_) => Err(Refusal::invalid(
+            "consistency",
+            asked,
+            "is not a consistency that this broker knows",
+            "use CONSISTENCY_LINEARIZABLE (1) or CONSISTENCY_STALE (2)",
+        )),
+    }
 }
 
 impl Context {
@@ -111,7 +124,7 @@ impl Context {
     /// Authenticates the caller of a stream and checks `rpc` against the authorization table. The stream must end with
     /// [`caller_ended`](Self::caller_ended).
     pub async fn admit_stream<T>(&self, rpc: Rpc, request: &Request<T>) -> Result<CallerLife, RpcError> {
-        let life = CallerLife::begin(request.extensions().get::<PeerInfo>().cloned(), &self.group).await?;
+        let life = CallerLife::begin(request.extensions().get::<PeerInfo>().cloned(), rpc, &self.group).await?;
         self.admit_caller(rpc, life.caller()).await?;
         Ok(life)
     }
@@ -215,22 +228,15 @@ impl Context {
         }
     }
 
-    /// Reads with the consistency of a request.
+    /// Reads with the consistency of a request. `f` must be quick: no entry is applied meanwhile.
     pub async fn read<T>(&self, consistency: i32, f: impl FnOnce(&State) -> Result<T, Refusal>) -> Result<T, RpcError> {
-        let consistency = match v1::Consistency::try_from(consistency) {
-            Ok(v1::Consistency::Unspecified | v1::Consistency::Linearizable) => Consistency::Linearizable,
-            Ok(v1::Consistency::Stale) => Consistency::Stale,
-            Err(_) => {
-                return Err(Refusal::invalid(
-                    "consistency",
-                    consistency,
-                    "is not a consistency that this broker knows",
-                    "use CONSISTENCY_LINEARIZABLE (1) or CONSISTENCY_STALE (2)",
-                )
-                .into());
-            }
-        };
-        Ok(self.group.read(consistency, f).await??)
+        Ok(self.group.read(consistency_of(consistency)?, f).await??)
+    }
+
+    /// A copy of the records with the consistency of a request: what looks at many of them, such as a list, must not
+    /// hold up apply. Sums and other indexes are missing.
+    pub async fn copy(&self, consistency: i32) -> Result<State, RpcError> {
+        Ok(self.group.read(consistency_of(consistency)?, snapshot::copy).await?)
     }
 
     /// Computes an answer from a copy of the state that includes everything acknowledged before the call.
@@ -242,9 +248,10 @@ impl Context {
         T: Send + 'static,
         F: FnOnce(&State) -> T + Send + 'static,
     {
-        let slot = self.long_calls.begin(caller, self.hub.policy().as_deref())?;
+        let call = self.long_calls.begin(caller, self.hub.policy().as_deref()).await?;
+        // In the caller's turn, so that a storm of its calls asks the other brokers once at a time.
         self.group.catch_up().await?;
-        self.long_calls.read(slot, |known| self.group.copy_after(known), what, read).await
+        self.long_calls.read(call, |known| self.group.copy_after(known), what, read).await
     }
 
     /// Computes an answer without the state, as a long call.
@@ -256,8 +263,8 @@ impl Context {
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let slot = self.long_calls.begin(caller, self.hub.policy().as_deref())?;
-        self.long_calls.compute(slot, what, compute).await
+        let call = self.long_calls.begin(caller, self.hub.policy().as_deref()).await?;
+        self.long_calls.compute(call, what, compute).await
     }
 
     /// The same error; a refusal because of an unknown name suggests the nearest one that the caller may be told.

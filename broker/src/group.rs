@@ -88,6 +88,8 @@ pub(crate) struct Inner {
     pub(crate) config: GroupConfig,
     pub(crate) raft: Raft,
     pub(crate) replica: Arc<Replica>,
+    /// Whether `replica` has had everything acknowledged, once since the start.
+    caught_up: watch::Sender<bool>,
     pub(crate) peers: Peers,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) heard: Heard,
@@ -142,6 +144,7 @@ impl Group {
             elections: ElectionGate::new(raft.clone()),
             raft,
             replica: disk.replica,
+            caught_up: watch::Sender::new(false),
             peers,
             clock: deps.clock,
             heard,

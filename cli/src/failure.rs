@@ -3,7 +3,7 @@
 use comity_proto::error_detail;
 use comity_runtime::redact_secrets;
 use comity_runtime::tls::{ConnectError, DialError};
-use comity_types::printable_json;
+use comity_types::{printable_json, printable_line};
 use serde::Serialize;
 use tonic::{Code, Status};
 
@@ -12,6 +12,8 @@ use crate::wire_names::{self, WrittenIn};
 
 /// A failure shows at most this much of a value.
 const SHOWN_VALUE_CHARS: usize = 200;
+/// Code of a call that would exceed a limit of the broker.
+const LIMIT_REACHED: &str = "limit-reached";
 
 /// Why a command failed. Never holds a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,6 +109,18 @@ impl Failure {
         self
     }
 
+    /// Whether a read that failed like this may succeed later: no broker answered, or the caller's share was used up.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        self.exit == Exit::Unavailable || self.is_limit()
+    }
+
+    /// Whether the broker refused the call because of a limit.
+    #[must_use]
+    pub fn is_limit(&self) -> bool {
+        self.code == LIMIT_REACHED
+    }
+
     /// For people, with the flag or the file's field in place of each wire field.
     #[must_use]
     pub fn text(&self) -> String {
@@ -115,7 +129,8 @@ impl Failure {
         if !self.field.is_empty() {
             let value = match wire_names::value_as_written(self.written_in, &self.field, &self.value).as_str() {
                 "" => String::new(),
-                value => format!(" = {value:?}"),
+                // A broker escaped its text already.
+                value => format!(" = \"{}\"", printable_line(value)),
             };
             let field = wire_names::field_as_written(self.written_in, &self.field);
             text.push_str(&format!("field: {field}{value}\n"));
@@ -240,6 +255,14 @@ mod tests {
     }
 
     #[test]
+    fn what_a_broker_escaped_is_not_escaped_again() {
+        let failure = Failure::refused("not-found", r#"no lease "\u{1b}[2J""#).field("lease", r"\u{1b}[2J");
+        assert_eq!(failure.text(), "error: no lease \"\\u{1b}[2J\"\nfield: <LEASE> = \"\\u{1b}[2J\"\n");
+        let raw = Failure::usage("no such file").field("--file", "a\u{1b}b");
+        assert_eq!(raw.text(), "error: no such file\nfield: --file = \"a\\u{1b}b\"\n");
+    }
+
+    #[test]
     fn a_request_that_nobody_can_serve_names_the_flag_that_queues_it() {
         let mut failure = Failure::from(status(Code::FailedPrecondition, "unservable"));
         failure.field.clear();
@@ -265,6 +288,9 @@ mod tests {
         ] {
             assert_eq!(Failure::from(status(grpc, stable)).exit.number(), exit, "{stable}");
         }
+        let passes = |grpc, stable| Failure::from(status(grpc, stable)).is_passing();
+        assert!(passes(Code::ResourceExhausted, "limit-reached") && passes(Code::Unavailable, "unavailable"));
+        assert!(!passes(Code::PermissionDenied, "revoked") && !passes(Code::ResourceExhausted, "message-too-large"));
         let bare = Failure::from(Status::unavailable("127.0.0.1:1: refused"));
         assert_eq!((bare.exit, bare.reason.as_str()), (Exit::Unavailable, "127.0.0.1:1: refused"));
         assert!(bare.remedy.contains("COMITY_BROKER"));

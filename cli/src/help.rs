@@ -109,6 +109,16 @@ mod tests {
     }
 
     #[test]
+    fn every_full_help_has_an_example_of_its_command() {
+        let agent = shaped(comity_agent::command_line::CommandLine::command(), Detail::Full);
+        let broker = shaped(comity_broker::command_line::CommandLine::command(), Detail::Full);
+        for (path, help) in [command(Detail::Full), agent, broker].into_iter().flat_map(helps) {
+            let is_example = |line: &str| line.starts_with("  ") && line.contains(&path);
+            assert!(help.lines().any(is_example), "{path}:\n{help}");
+        }
+    }
+
+    #[test]
     fn global_flags_are_in_the_help_of_comity_only() {
         for (path, help) in helps(command(Detail::Full)) {
             assert_eq!(help.contains("Global options:"), path == "comity", "{path}:\n{help}");

@@ -46,7 +46,7 @@ pub use policy_view::{
     PolicyShown, RequestEffect,
 };
 pub use quote_view::Quote;
-pub use raft_view::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
+pub use raft_view::{OldRoot, RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 pub use request_view::{Request, RequestState};
 pub use spec::{DataNeed, Gpus, Members, RequestSpec, Share, Topology};
 pub use value::Known;

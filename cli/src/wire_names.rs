@@ -121,8 +121,15 @@ pub(crate) fn value_as_written(written_in: WrittenIn, field: &str, value: &str) 
     as_written(written_in, field, value)
 }
 
-/// Rewrites `text`, part of a refusal about `field`, with the names and units that the caller wrote.
+/// Rewrites `text`, part of a refusal about `field`, with the names and units that the caller wrote. What is in
+/// backticks stays: fields of policy documents, some of which are named like those of requests, and commands.
 pub(crate) fn as_written(written_in: WrittenIn, field: &str, text: &str) -> String {
+    let parts = text.split('`').enumerate();
+    let parts = parts.map(|(at, part)| if at % 2 == 0 { renamed(written_in, field, part) } else { part.to_owned() });
+    parts.collect::<Vec<_>>().join("`")
+}
+
+fn renamed(written_in: WrittenIn, field: &str, text: &str) -> String {
     let mut text = in_units(field, text);
     for name in FIELD_NAMES {
         let typed = match written_in {
@@ -242,6 +249,20 @@ mod tests {
         assert_eq!(shown, "gpus.cpuPerGpu \"9m\" contradicts topology.sameNode");
         assert_eq!(field_as_written(WrittenIn::File, "spec.deny_donors[1]"), "notDonors[1]");
         assert_eq!(field_as_written(WrittenIn::Flags, "lease"), "<LEASE>");
+    }
+
+    #[test]
+    fn fields_of_policy_documents_keep_their_names() {
+        let remedy =
+            "ask a maintainer to add this to `spec.members` of Tenant poly-ml: `- {id: \"x\", role: submitter}`";
+        for written_in in [WrittenIn::Flags, WrittenIn::File] {
+            assert_eq!(as_written(written_in, "spec.tenant", remedy), remedy);
+        }
+        let mixed = "`spec.members` of Tenant t does not name you; set spec.tenant";
+        assert_eq!(
+            as_written(WrittenIn::Flags, "", mixed),
+            "`spec.members` of Tenant t does not name you; set --tenant"
+        );
     }
 
     /// Fields that this client always sets rightly.

@@ -20,6 +20,8 @@ mod cross_check;
 mod draft;
 mod read_document;
 
+/// U+FEFF, which tells the byte order of UTF-16, and nothing in UTF-8.
+const BYTE_ORDER_MARK: char = '\u{feff}';
 /// Bytes of a file's path.
 const MAX_PATH_BYTES: usize = 255;
 
@@ -61,6 +63,12 @@ impl TryFrom<BundleSource> for Bundle {
 }
 
 fn compile(mut source: BundleSource) -> Result<Bundle, Vec<Problem>> {
+    for file in &mut source.files {
+        // Editors on Windows begin a file with this invisible mark.
+        if let Some(text) = file.text.strip_prefix(BYTE_ORDER_MARK) {
+            file.text = text.to_owned();
+        }
+    }
     source.files.sort();
     let (draft, problems) = {
         let mut problems = Problems::new(&source.files);
@@ -123,13 +131,14 @@ fn check_files(source: &BundleSource, problems: &mut Problems<'_>) {
             problems.whole(&shorten(&file.path), ProblemCode::TooLarge, message, "split it");
         }
         if file.path.is_empty() || file.path.len() > MAX_PATH_BYTES || !is_printable(&file.path) {
-            let message =
-                format!("a file's path is empty, longer than {MAX_PATH_BYTES} bytes or has control characters");
+            let message = format!(
+                "a file's path is empty, longer than {MAX_PATH_BYTES} bytes or has control or invisible characters"
+            );
             problems.whole(&shorten(&file.path), ProblemCode::InvalidName, message, "");
         }
         if let Some((line, column)) = first_control(&file.text) {
             let place = Place { file: index, line, column, width: 1 };
-            let message = "the text has a control character, which would act on the terminal of who reads it";
+            let message = "the text has a control or invisible character, which would mislead who reads it";
             problems.at(place, ProblemCode::NotText, message, "delete the character");
         }
         if index > 0 && files[index - 1].path == file.path {

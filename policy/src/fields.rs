@@ -146,12 +146,12 @@ impl<'c, 's> FieldReader<'c, 's> {
         }
     }
 
-    /// Free text: trimmed, of bounded length, without control characters.
+    /// Free text: trimmed, of bounded length, without control and invisible characters.
     pub(crate) fn text(&mut self, path: &str, node: &Node) -> Option<String> {
         let text = self.scalar(path, node)?.trim();
         if text.chars().count() > MAX_TEXT_CHARS || !is_printable_text(text) {
             let message = format!(
-                "`{path}` of {} is longer than {MAX_TEXT_CHARS} characters or has control characters",
+                "`{path}` of {} is longer than {MAX_TEXT_CHARS} characters, or has control or invisible ones",
                 self.label
             );
             self.problems.at(node.place, ProblemCode::TooLarge, message, "shorten it");

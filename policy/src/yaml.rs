@@ -57,7 +57,7 @@ pub(crate) fn parse_documents(file: usize, text: &str, problems: &mut Problems<'
             break;
         }
         let is_empty = chunk.text.lines().all(|line| {
-            let line = line.trim_start_matches('\u{feff}').trim();
+            let line = line.trim();
             line.is_empty() || line.starts_with('#') || line == "---" || line == "..." || line.starts_with("--- #")
         });
         if is_empty {

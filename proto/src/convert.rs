@@ -44,6 +44,7 @@ convert!(EndReason {
     HoldExpired,
     DonorFailed,
     OriginFailed,
+    OriginRefused,
     Reclaimed,
     Preempted,
     NotNeeded,

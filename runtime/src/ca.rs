@@ -21,6 +21,7 @@ use crate::host_name::HostName;
 use crate::identity::{
     AuthorityFacts, BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots, TlsIdentity, parse_chain,
 };
+use crate::private_files::{self, NotPrivate};
 use crate::spiffe::{SpiffeId, TrustDomain};
 
 mod authority_copy;
@@ -128,6 +129,9 @@ pub enum CaError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// Other users can read or change a private key.
+    #[error(transparent)]
+    NotPrivate(#[from] NotPrivate),
     /// The certificate library failed.
     #[error("cannot make the certificate: {reason}")]
     Encoding {
@@ -388,7 +392,9 @@ fn read_text(path: &Path) -> Result<String, CaError> {
     })
 }
 
+/// Reads a private key. Refuses one that other users can read or change: any of them could issue every identity.
 fn read_key(path: &Path) -> Result<KeyPair, CaError> {
+    private_files::check(path)?;
     let mut pem = read_text(path)?;
     let key = parse_key(&pem, &path.display().to_string());
     pem.zeroize();

@@ -82,6 +82,14 @@ const VIRTUAL_NODES: GuestPolicy = GuestPolicy {
     version: 1,
 };
 
+/// What the policy of virtual nodes reads.
+const VIRTUAL_NODES_MAP: GuestPolicy = GuestPolicy {
+    name: "comity-virtual-nodes-map",
+    manifest: "deploy/agent/liqo-origin.yaml",
+    effect: "keeps others from the ConfigMap that says who may use virtual nodes",
+    version: 1,
+};
+
 /// Namespaces of an origin that run on virtual nodes.
 const OFFLOADING: GuestPolicy = GuestPolicy {
     name: "comity-offloading",
@@ -92,7 +100,7 @@ const OFFLOADING: GuestPolicy = GuestPolicy {
 
 impl GuestPolicy {
     /// The policies that a cluster needs to borrow virtual nodes.
-    const OF_ORIGINS: [Self; 2] = [VIRTUAL_NODES, OFFLOADING];
+    const OF_ORIGINS: [Self; 3] = [VIRTUAL_NODES, VIRTUAL_NODES_MAP, OFFLOADING];
 
     /// The policies that namespaces of leases with these labels need.
     fn required(guests: &GuestLabels) -> impl Iterator<Item = Self> {
@@ -254,13 +262,14 @@ mod tests {
     use super::*;
 
     /// Each policy with its file and the digest of its version.
-    const SHIPPED: [(GuestPolicy, &str, &str); 7] = [
+    const SHIPPED: [(GuestPolicy, &str, &str); 8] = [
         (TENANT, include_str!("../../../deploy/agent/admission.yaml"), "a9ed2e224e90"),
         (RUNTIME_CLASS, include_str!("../../../deploy/agent/admission.yaml"), "3cfef5005487"),
         (ALWAYS_PULL, include_str!("../../../deploy/agent/admission.yaml"), "12fc15033eb3"),
         (VOID_DEVICES, include_str!("../../../deploy/agent/webhook.yaml"), "ef71b2187799"),
         (HAMI, include_str!("../../../deploy/agent/hami.yaml"), "800ee3412036"),
         (VIRTUAL_NODES, include_str!("../../../deploy/agent/liqo-origin.yaml"), "db1848e087ea"),
+        (VIRTUAL_NODES_MAP, include_str!("../../../deploy/agent/liqo-origin.yaml"), "f0e01c6be00d"),
         (OFFLOADING, include_str!("../../../deploy/agent/liqo-origin.yaml"), "a4334225f438"),
     ];
 

@@ -350,6 +350,7 @@ mod tests {
             lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
+            target_namespace: String::new(),
             placement: Placement { nodes, ..Placement::new("here".parse().unwrap()) },
             gpus: GpuDemand::default(),
             fencing_token: 1,

@@ -131,6 +131,7 @@ mod tests {
             lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
+            target_namespace: String::new(),
             placement: Placement {
                 nodes: ["a", "b"].into_iter().zip(nodes).map(node).collect(),
                 resource_name: NVIDIA_GPU.into(),

@@ -52,6 +52,8 @@ pub struct DonorLease {
     pub tenant: String,
     /// Borrowing cluster.
     pub origin: String,
+    /// Namespace there whose pods use it; empty: the default one.
+    pub target_namespace: String,
     /// Nodes (salted hashes, as in this cluster's own offer) and devices, resource name and count.
     pub placement: Placement,
     /// The demand: number of shares, and amounts per share.
@@ -63,6 +65,11 @@ pub struct DonorLease {
 }
 
 impl DonorLease {
+    /// The namespace at the origin that the request names, or the default one.
+    pub(crate) fn namespace(&self) -> &str {
+        target_or_default(&self.target_namespace)
+    }
+
     /// Total virtual functions of RDMA networks, by resource name.
     pub(crate) fn functions(&self) -> BTreeMap<&str, u64> {
         self.placement.functions()
@@ -87,8 +94,12 @@ pub struct OriginLease {
 impl OriginLease {
     /// The namespace that the request names, or the default one.
     fn namespace(&self) -> &str {
-        if self.target_namespace.is_empty() { DEFAULT_TARGET_NAMESPACE } else { &self.target_namespace }
+        target_or_default(&self.target_namespace)
     }
+}
+
+fn target_or_default(namespace: &str) -> &str {
+    if namespace.is_empty() { DEFAULT_TARGET_NAMESPACE } else { namespace }
 }
 
 /// Result of preparing the donor's side.

@@ -4,5 +4,8 @@
 mod certificates;
 mod serve;
 
-pub use certificates::{Certificates, LIFE, make as make_certificates, server_config, verify as verify_certificates};
+pub use certificates::{
+    Certificates, LIFE, end_of as end_of_certificates, make as make_certificates, server_config,
+    verify as verify_certificates,
+};
 pub use serve::{HttpsService, listen, serve};

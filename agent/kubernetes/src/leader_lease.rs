@@ -125,17 +125,11 @@ impl LeaderLease {
             {
                 return Ok(Renewed::Until(until));
             }
-            // Somebody wrote to it.
-            let found = self.read().await?;
-            let now = BootTime::now();
-            // Made again within the trusted term: no candidate may have taken it yet.
-            let is_remade = holder(&found).is_empty() && self.held_until.is_some_and(|until| now < until);
-            if holder(&found) != self.me && !is_remade {
-                return Ok(Renewed::Lost(holder(&found).to_owned()));
+            if let Some(other) = self.read_again().await? {
+                return Ok(Renewed::Lost(other));
             }
-            self.seen = Some((found, now));
         }
-        Err(LeaderLeaseError::Contended { namespace: self.namespace.clone(), name: self.name.clone() })
+        Err(self.contended())
     }
 
     /// Gives it back, so that another candidate takes it at once.
@@ -143,13 +137,34 @@ impl LeaderLease {
     /// # Errors
     /// [`LeaderLeaseError`]; it then ends by itself.
     pub async fn release(mut self) -> Result<(), LeaderLeaseError> {
-        let Some((seen, _)) = self.seen.take() else { return Ok(()) };
-        let mut freed = seen;
-        if let Some(spec) = &mut freed.spec {
+        for _ in 0..MAX_TRIES {
+            let Some((seen, _)) = &self.seen else { return Ok(()) };
+            let mut freed = seen.clone();
+            let spec = freed.spec.get_or_insert_default();
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(RETURNED_TERM);
+            if self.write(freed).await?.is_some() {
+                return Ok(());
+            }
+            // Without another try the successor would wait for a whole term.
+            if self.read_again().await?.is_some() {
+                return Ok(());
+            }
         }
-        self.write(freed).await.map(drop)
+        Err(self.contended())
+    }
+
+    /// Reads the version of somebody who was faster; returns the holder if that is no longer this process.
+    async fn read_again(&mut self) -> Result<Option<String>, LeaderLeaseError> {
+        let found = self.read().await?;
+        let now = BootTime::now();
+        // Made again within the trusted term: no candidate may have taken it yet.
+        let is_remade = holder(&found).is_empty() && self.held_until.is_some_and(|until| now < until);
+        if holder(&found) != self.me && !is_remade {
+            return Ok(Some(holder(&found).to_owned()));
+        }
+        self.seen = Some((found, now));
+        Ok(None)
     }
 
     /// The Lease with this process as its holder.
@@ -192,6 +207,10 @@ impl LeaderLease {
         tokio::time::timeout(self.interval(), call).await.map_err(late)?.map_err(CallError::from)
     }
 
+    fn contended(&self) -> LeaderLeaseError {
+        LeaderLeaseError::Contended { namespace: self.namespace.clone(), name: self.name.clone() }
+    }
+
     fn failed(&self, source: CallError) -> LeaderLeaseError {
         LeaderLeaseError::Call { namespace: self.namespace.clone(), name: self.name.clone(), source }
     }
@@ -216,9 +235,127 @@ fn is_free(lease: &Lease, me: &str, unchanged: Duration, own_term: Duration) -> 
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
-    use super::*;
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, Request, Response};
+    use http_body_util::BodyExt as _;
     use k8s_openapi::api::coordination::v1::LeaseSpec;
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    const TERM: Duration = Duration::from_secs(600);
+
+    type Write = fn(&mut Lease);
+
+    /// A Lease on an API server, and what others write to it just before the next writes of a candidate.
+    #[derive(Clone, Default)]
+    struct Stored {
+        lease: Arc<Mutex<(Lease, u64)>>,
+        others: Arc<Mutex<Vec<Write>>>,
+    }
+
+    impl Stored {
+        fn change(&self, change: impl FnOnce(&mut Lease)) {
+            let (lease, version) = &mut *self.lease.lock().unwrap();
+            change(lease);
+            *version += 1;
+            lease.metadata.resource_version = Some(version.to_string());
+        }
+
+        /// Status and body of the answer.
+        fn answer(&self, method: &Method, body: &[u8]) -> (u16, serde_json::Value) {
+            if *method == Method::PUT {
+                let other = self.others.lock().unwrap().pop();
+                other.into_iter().for_each(|other| self.change(other));
+                let wanted: Lease = serde_json::from_slice(body).unwrap();
+                if version(&wanted) != version(&self.now()) {
+                    let conflict = json!({
+                        "apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Conflict", "code": 409,
+                        "message": "the object has been modified",
+                    });
+                    return (409, conflict);
+                }
+                self.change(|lease| *lease = wanted);
+            }
+            (200, serde_json::to_value(self.now()).unwrap())
+        }
+
+        fn now(&self) -> Lease {
+            self.lease.lock().unwrap().0.clone()
+        }
+
+        fn client(&self) -> Client {
+            let stored = self.clone();
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let stored = stored.clone();
+                async move {
+                    let (head, body) = request.into_parts();
+                    let body = body.collect().await.map_err(std::io::Error::other)?.to_bytes();
+                    let (code, answer) = stored.answer(&head.method, &body);
+                    let answer = Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()));
+                    answer.map_err(std::io::Error::other)
+                }
+            });
+            Client::new(service, "default")
+        }
+
+        fn candidate(&self, me: &str) -> LeaderLease {
+            LeaderLease::new(self.client(), "comity", "agent", me.to_owned(), TERM)
+        }
+
+        /// A candidate that holds the Lease.
+        async fn holder(&self) -> LeaderLease {
+            self.change(|lease| *lease = held_by("", Some(RETURNED_TERM)));
+            let mut lease = self.candidate("first");
+            assert!(lease.try_take().await.unwrap().is_some());
+            lease
+        }
+    }
+
+    fn annotate(lease: &mut Lease) {
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert("reviewed".to_owned(), annotations.len().to_string());
+    }
+
+    #[tokio::test]
+    async fn a_successor_takes_over_at_once_although_others_changed_the_returned_lease() {
+        let stored = Stored::default();
+        let first = stored.holder().await;
+        stored.others.lock().unwrap().extend([annotate as Write; 2]);
+        first.release().await.unwrap();
+        assert!(stored.others.lock().unwrap().is_empty());
+        assert!(stored.now().metadata.annotations.is_some(), "what others wrote stays");
+        assert!(stored.candidate("second").try_take().await.unwrap().is_some(), "it waits for a term");
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_another_process_has_is_not_given_back() {
+        let stored = Stored::default();
+        let first = stored.holder().await;
+        stored.others.lock().unwrap().push(|lease| *lease = held_by("second", Some(600)));
+        first.release().await.unwrap();
+        assert_eq!(holder(&stored.now()), "second");
+
+        let endless = Stored::default();
+        let first = endless.holder().await;
+        endless.others.lock().unwrap().extend([annotate as Write; MAX_TRIES]);
+        assert!(matches!(first.release().await, Err(LeaderLeaseError::Contended { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_renewal_keeps_what_others_write() {
+        let stored = Stored::default();
+        let mut first = stored.holder().await;
+        stored.others.lock().unwrap().push(annotate);
+        assert!(matches!(first.renew().await.unwrap(), Renewed::Until(_)));
+        assert!(stored.now().metadata.annotations.is_some());
+        stored.others.lock().unwrap().push(|lease| *lease = held_by("second", Some(600)));
+        assert_eq!(first.renew().await.unwrap(), Renewed::Lost("second".to_owned()));
+    }
 
     fn held_by(holder: &str, term: Option<i32>) -> Lease {
         let spec = LeaseSpec {

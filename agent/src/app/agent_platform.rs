@@ -110,7 +110,10 @@ impl Platform {
                 let canaries = canary::run(context, results, shutdown.token());
                 shutdown.spawn(parts.fence.clone().hold(shutdown.token(), canaries));
             }
-            (Some(client), None) => drop(shutdown.spawn(CANARY_NAMESPACE.clear(client))),
+            (Some(client), None) => {
+                let clearing = CANARY_NAMESPACE.clear(client);
+                shutdown.spawn(parts.fence.clone().hold(shutdown.token(), clearing));
+            }
             (None, _) => {}
         }
         offered
@@ -135,7 +138,8 @@ impl Platform {
             let context = PlaceholderContext { client, image, lent, differences, clock };
             shutdown.spawn(fence.clone().hold(shutdown.token(), placeholders::run(context, shutdown.token())));
         } else {
-            shutdown.spawn(PLACEHOLDER_NAMESPACE.clear(client));
+            let clearing = PLACEHOLDER_NAMESPACE.clear(client);
+            shutdown.spawn(fence.clone().hold(shutdown.token(), clearing));
         }
     }
 }

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use comity_agent_workload::burst::GateReview;
 use comity_agent_workload::lease_pods::LeasePodsReview;
-use comity_agent_workload::webhook::{self, Registration, Review, WebhookSettings};
+use comity_agent_workload::webhook::{Registration, Review, WebhookServer, WebhookSettings};
 use comity_runtime::Clock;
+use prometheus::IntGauge;
 use tokio_util::sync::CancellationToken;
 
 use crate::services::remapped_addresses::RemappedAddressesReview;
@@ -15,6 +16,8 @@ pub(super) struct Reviewers {
     pub(super) lease_pods: LeasePodsReview,
     pub(super) gate: GateReview,
     pub(super) addresses: RemappedAddressesReview,
+    /// Shows when the certificate ends.
+    pub(super) certificate_end: IntGauge,
 }
 
 impl Reviewers {
@@ -30,6 +33,7 @@ impl Reviewers {
         let mut reviews: Vec<Box<dyn Review>> =
             vec![Box::new(self.lease_pods), Box::new(self.gate), Box::new(self.addresses)];
         reviews.retain(|review| registrations.contains(&review.registration()));
-        webhook::run(client, settings, reviews.into(), clock, stop).await;
+        let certificate_end = self.certificate_end;
+        WebhookServer { client, settings, reviews: reviews.into(), clock, certificate_end }.run(stop).await;
     }
 }

@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use comity_agent_state::record::{PeerRecord, Trust};
 use comity_runtime::{ClusterName, IdentityPublicKey};
 
+use super::examples::{PEERS_ACCEPT_EXAMPLES, PEERS_FORGET_EXAMPLES, PEERS_LIST_EXAMPLES};
 use super::failure::Failure;
 use super::output_format::OutputFormat;
 use super::settings::Settings;
@@ -15,13 +16,16 @@ use crate::services::local_api::{LocalApiError, SOCKET, accept_identity_key, fet
 #[derive(Debug, Subcommand)]
 pub(super) enum PeersAction {
     /// Prints the clusters that this agent remembers, with their identity keys.
+    #[command(after_long_help = PEERS_LIST_EXAMPLES)]
     List(Box<ListPeers>),
     /// Trusts another identity key of a cluster, which was refused because the agent knows another one.
     ///
     /// Ask the operators of that cluster for the key first (comity-agent identity-key prints it there), and not by way
     /// of the broker. With the key that is known already, the refused one is dropped.
+    #[command(after_long_help = PEERS_ACCEPT_EXAMPLES)]
     Accept(Box<AcceptPeer>),
     /// Forgets a cluster: its next identity key counts as its first.
+    #[command(after_long_help = PEERS_FORGET_EXAMPLES)]
     Forget(Box<ForgetPeerArgs>),
 }
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comity_agent_model::settings::{InvalidSetting, InvalidSettings};
-use comity_runtime::LogFormat;
 use comity_runtime::telemetry::{OTLP_ENDPOINT_VARIABLE, TelemetryError};
+use comity_runtime::{LogFormat, private_files};
 
 use crate::config::{Config, ConfigError, FabricModeName, KubernetesConfig, StandbySettings};
 use crate::enrollment::token_source::JoinTokenSource;
@@ -89,9 +89,16 @@ impl Settings {
         self.config.clone().or_else(in_state)
     }
 
-    /// The file, overridden by flags and variables.
+    /// The file, overridden by flags and variables. Refuses a file that other users could change: it has the cluster's
+    /// own policy.
     pub(super) fn resolve(self) -> Result<Config, ConfigError> {
-        let mut config = self.file().as_deref().map_or_else(|| Ok(Config::default()), Config::read)?;
+        let mut config = match self.file() {
+            Some(file) => {
+                private_files::check_writers(&file)?;
+                Config::read(&file)?
+            }
+            None => Config::default(),
+        };
         if let Some(state) = self.state {
             config.state_dir = state;
         }
@@ -144,5 +151,38 @@ impl Settings {
             config.log.otlp_endpoint = std::env::var(OTLP_ENDPOINT_VARIABLE).ok().filter(|value| !value.is_empty());
         }
         Ok(config)
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: Settings,
+    }
+
+    #[test]
+    fn other_user_rewrites_agent_configuration() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join(CONFIG_FILE);
+        fs::write(&file, "reserve: {gpusPerNode: 1}\n").unwrap();
+        let resolve = |mode| {
+            fs::set_permissions(&file, Permissions::from_mode(mode)).unwrap();
+            Line::parse_from(["agent", "--config", file.to_str().unwrap()]).settings.resolve()
+        };
+        for mode in [0o664, 0o646, 0o666] {
+            let error = resolve(mode).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("run: chmod go-w {}", file.display())), "{mode:o}: {error}");
+        }
+        assert_eq!(resolve(0o644).unwrap().reserve.gpus_per_node, 1);
     }
 }

@@ -8,6 +8,7 @@ use comity_agent_model::settings::SettingChecks;
 use comity_agent_workload::webhook::{Effect, Renewal, WebhookObjects, WebhookSettings, find_secret, install};
 use comity_runtime::{Clock as _, SystemClock};
 
+use super::examples::WEBHOOK_INSTALL_EXAMPLES;
 use super::failure::Failure;
 use crate::app::AgentError;
 use crate::config::{Config, ConfigError};
@@ -21,6 +22,7 @@ pub(super) enum WebhookAction {
     /// Run it with your own rights, which the agent does not have: whoever may write a registration has every right in
     /// the cluster. Repeat it after a change of webhook, burst, liqo or fabric.tun.remap in the configuration, and when
     /// the agent warns that the certificate ends. A good certificate stays.
+    #[command(after_long_help = WEBHOOK_INSTALL_EXAMPLES)]
     Install(InstallArgs),
 }
 

@@ -12,9 +12,9 @@ use tokio_util::sync::CancellationToken;
 use super::join_error::JoinError;
 
 /// File with the addresses in the join token.
-const BROKERS_FILE: &str = "brokers";
+pub(crate) const BROKERS_FILE: &str = "brokers";
 /// File with the addresses that brokers listed.
-const LEARNT_BROKERS_FILE: &str = "learnt-brokers";
+pub(crate) const LEARNT_BROKERS_FILE: &str = "learnt-brokers";
 /// Largest size of one of them.
 const BROKERS_MAX_BYTES: u64 = 16 << 10;
 

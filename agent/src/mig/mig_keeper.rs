@@ -9,8 +9,7 @@ use comity_agent_kubernetes::pod_request::effective_request;
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
-use comity_agent_model::lease::Lease;
-use comity_agent_model::lease::placement::Placement;
+use comity_agent_state::record::{AdmittedCapacity, DonorRecord, Records};
 use comity_runtime::Clock;
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
@@ -109,18 +108,25 @@ async fn read_configs(client: &Client, settings: &MigSettings) -> Result<ReadCon
 pub struct MigKeeper {
     /// The cluster's API.
     pub client: Client,
-    /// This cluster's id.
-    pub cluster: String,
     /// Settings, with repartition on.
     pub settings: MigSettings,
     /// Channels to the observer.
     pub channels: MigChannels,
     /// The desired state before the first one of a broker.
     pub remembered: DesiredState,
-    /// Desired states.
+    /// Desired states, which say whether a lease is wanted.
     pub desired: watch::Receiver<Update>,
+    /// The leases that this donor admitted, with their devices. A broker may say something else afterwards.
+    pub records: watch::Receiver<Arc<Records>>,
     /// Time.
     pub clock: Arc<dyn Clock>,
+}
+
+/// A lease that holds MIG instances at known slots.
+#[derive(Clone, Debug)]
+struct MigLease {
+    id: LeaseId,
+    capacity: AdmittedCapacity,
 }
 
 /// The ConfigMap and its configurations.
@@ -135,12 +141,14 @@ impl MigKeeper {
     pub async fn run(mut self, stop: CancellationToken) {
         let mut memories: BTreeMap<String, NodeMemory> = BTreeMap::new();
         loop {
+            let holders = holders(&self.records.borrow_and_update());
             let is_busy = self.round(&mut memories).await;
             let pause = if is_busy { BUSY_PAUSE } else { IDLE_PAUSE };
             tokio::select! {
                 () = stop.cancelled() => return,
                 Ok(()) = self.channels.nodes.changed() => {}
                 Ok(()) = self.desired.changed() => {}
+                () = other_holders(&mut self.records, &holders) => {}
                 () = self.clock.sleep(pause) => {}
             }
             tokio::select! {
@@ -170,7 +178,7 @@ impl MigKeeper {
             book.nodes.insert(node.name.clone(), planned.book);
             memories.insert(node.name.clone(), planned.memory);
         }
-        for lease in leases.iter().filter(|lease| has_slots(lease)) {
+        for lease in &leases {
             if let Some(refusal) = not_allowed(lease, &nodes) {
                 book.leases.insert(lease.id, LeaseCut::Refused(refusal));
             }
@@ -220,16 +228,14 @@ impl MigKeeper {
         }
     }
 
-    /// Wanted leases that this cluster lends, in the order in which they were granted.
-    fn leases(&mut self) -> Vec<Lease> {
-        let update = self.desired.borrow_and_update();
-        let state = update.state.as_deref().unwrap_or(&self.remembered);
-        let is_lent = |lease: &&Lease| {
-            lease.is_wanted() && lease.placement.as_ref().is_some_and(|place| place.donor.as_str() == self.cluster)
+    /// Wanted leases that this cluster admitted, in the order in which they were granted.
+    fn leases(&mut self) -> Vec<MigLease> {
+        let wanted: BTreeSet<LeaseId> = {
+            let update = self.desired.borrow_and_update();
+            let state = update.state.as_deref().unwrap_or(&self.remembered);
+            state.leases.iter().filter(|lease| lease.is_wanted()).map(|lease| lease.id).collect()
         };
-        let mut leases: Vec<Lease> = state.leases.iter().filter(is_lent).cloned().collect();
-        leases.sort_by_key(|lease| lease.fencing_token);
-        leases
+        mig_leases(&self.records.borrow(), &wanted)
     }
 
     async fn write(
@@ -321,33 +327,96 @@ pub(crate) fn applying(step: &ApplyStep) -> serde_json::Value {
     serde_json::json!({ "labels": { CONFIG_LABEL: step.name }, "annotations": annotations })
 }
 
-fn has_slots(lease: &Lease) -> bool {
-    lease.placement.as_ref().is_some_and(Placement::has_mig_starts)
+/// The wanted leases among those admitted that hold MIG instances, in the order in which they were granted.
+fn mig_leases(records: &Records, wanted: &BTreeSet<LeaseId>) -> Vec<MigLease> {
+    let mut records: Vec<_> = holding(records).filter(|record| wanted.contains(&record.lease)).collect();
+    records.sort_by_key(|record| record.fencing_token);
+    records.into_iter().map(|record| MigLease { id: record.lease, capacity: record.capacity.clone() }).collect()
+}
+
+/// Admitted leases that hold MIG instances.
+fn holding(records: &Records) -> impl Iterator<Item = &DonorRecord> {
+    let records = records.donors.values().map(|record| &**record);
+    records.filter(|record| !record.removed && record.capacity.has_mig_starts())
+}
+
+fn holders(records: &Records) -> BTreeSet<LeaseId> {
+    holding(records).map(|record| record.lease).collect()
+}
+
+/// Waits until others than these hold MIG instances. Never returns once the store is closed.
+async fn other_holders(records: &mut watch::Receiver<Arc<Records>>, before: &BTreeSet<LeaseId>) {
+    if records.wait_for(|records| holders(records) != *before).await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Why a lease cannot be served, if one of its nodes is not among those that the agent may cut.
-fn not_allowed(lease: &Lease, nodes: &[MigNode]) -> Option<CutRefusal> {
-    let placed = &lease.placement.as_ref()?.nodes;
-    let missing = placed.iter().find(|placed| !nodes.iter().any(|node| node.id == placed.node))?;
-    let message = format!(
-        "node {} has no label comity.dev/mig: \"true\" any more, so that its devices cannot be cut",
-        missing.node
-    );
+fn not_allowed(lease: &MigLease, nodes: &[MigNode]) -> Option<CutRefusal> {
+    let missing = lease.capacity.nodes.keys().find(|placed| !nodes.iter().any(|node| node.id == **placed))?;
+    let message =
+        format!("node {missing} has no label comity.dev/mig: \"true\" any more, so that its devices cannot be cut");
     Some(CutRefusal::new("mig-not-allowed", message))
 }
 
 /// The instances that leases have on a node.
-fn needs(leases: &[Lease], node: &str) -> Vec<LeaseNeed> {
-    let need = |lease: &Lease| {
-        let placement = lease.placement.as_ref()?;
-        let shares = placement.nodes.iter().filter(|placed| placed.node == node).flat_map(|placed| &placed.devices);
+fn needs(leases: &[MigLease], node: &str) -> Vec<LeaseNeed> {
+    let need = |lease: &MigLease| {
         let mut devices: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
-        for share in shares.filter(|share| !share.mig_starts.is_empty()) {
-            let device = usize::try_from(share.device).ok()?;
-            devices.entry(device).or_default().extend(&share.mig_starts);
+        for (device, share) in &lease.capacity.nodes.get(node)?.devices {
+            if !share.mig_starts.is_empty() {
+                devices.insert(usize::try_from(*device).ok()?, share.mig_starts.clone());
+            }
         }
-        let lease: LeaseId = lease.id;
-        (!devices.is_empty()).then(|| LeaseNeed { lease, profile: placement.mig_profile.clone(), devices })
+        let profile = lease.capacity.mig_profile.clone();
+        (!devices.is_empty()).then_some(LeaseNeed { lease: lease.id, profile, devices })
     };
     leases.iter().filter_map(need).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use comity_agent_state::record::{AdmittedPart, AdmittedShare};
+    use comity_types::Delivery;
+
+    use super::*;
+
+    fn record(id: u64, fencing_token: u64, starts: &[u8]) -> DonorRecord {
+        let share = AdmittedShare { milli: 500, units: 1, mig_starts: starts.to_vec(), ..AdmittedShare::default() };
+        let part = AdmittedPart { devices: [(1, share)].into(), ..AdmittedPart::default() };
+        let capacity = AdmittedCapacity {
+            mig_profile: "3g.40gb".to_owned(),
+            nodes: [("a".to_owned(), part)].into(),
+            ..AdmittedCapacity::default()
+        };
+        DonorRecord { capacity, ..DonorRecord::new(LeaseId(id), fencing_token, Delivery::Namespace) }
+    }
+
+    fn records(all: Vec<DonorRecord>) -> Records {
+        let donors = all.into_iter().map(|record| (record.lease, Arc::new(record))).collect();
+        Records { donors, ..Records::default() }
+    }
+
+    /// A broker wants leases that were not admitted, and says other devices of those that were.
+    #[test]
+    fn broker_reconfigures_a_foreign_gpu() {
+        let held = records(vec![
+            record(1, 8, &[4]),
+            record(2, 7, &[0]),
+            record(3, 6, &[]),
+            DonorRecord { removed: true, ..record(4, 5, &[0]) },
+        ]);
+        let wanted: BTreeSet<LeaseId> = [1, 2, 3, 4, 9].map(LeaseId).into();
+        let leases = mig_leases(&held, &wanted);
+        assert_eq!(leases.iter().map(|lease| lease.id).collect::<Vec<_>>(), [LeaseId(2), LeaseId(1)]);
+        let need = |lease, start: u8| LeaseNeed {
+            lease: LeaseId(lease),
+            profile: "3g.40gb".to_owned(),
+            devices: [(1, vec![start])].into(),
+        };
+        assert_eq!(needs(&leases, "a"), [need(2, 0), need(1, 4)]);
+        assert_eq!(needs(&leases, "b"), []);
+        assert!(mig_leases(&held, &[LeaseId(9)].into()).is_empty());
+        assert_eq!(holders(&held), [1, 2].map(LeaseId).into());
+    }
 }

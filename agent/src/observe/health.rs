@@ -53,7 +53,8 @@ impl WrittenFault {
     pub(super) fn to_proto(&self) -> Result<DeviceFault, String> {
         if self.message.len() > MAX_FAULT_MESSAGE_BYTES || !is_printable(&self.message) {
             return Err(format!(
-                "message {:?} is no short line; write at most {MAX_FAULT_MESSAGE_BYTES} bytes without control characters",
+                "message {:?} is no short line; write at most {MAX_FAULT_MESSAGE_BYTES} bytes without control and \
+                 invisible characters",
                 self.message
             ));
         }

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use comity_runtime::atomic_file;
 use comity_runtime::checks::Check;
-use comity_runtime::{atomic_file, private_files};
 
-use crate::app::private_paths;
+use crate::app::check_state_files;
 
 const STATE_CHECK: &str = "state directory";
 /// Room that keys, certificates and the first records need.
@@ -29,10 +29,8 @@ pub(super) fn check(state: &Path, missing: MissingDirectory) -> Check {
     if !state.exists() && missing == MissingDirectory::Leave {
         return Check::ok(STATE_CHECK, format!("{} does not exist yet", state.display()));
     }
-    for path in private_paths(state) {
-        if let Err(error) = private_files::check(&path) {
-            return Check::failed(STATE_CHECK, error.to_string(), "run the chmod command");
-        }
+    if let Err(error) = check_state_files(state) {
+        return Check::failed(STATE_CHECK, error.to_string(), "run the command that it names");
     }
     if let Err(error) = atomic_file::check_room(state, ROOM_BYTES) {
         return refused(error.to_string());

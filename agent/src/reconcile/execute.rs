@@ -171,7 +171,7 @@ impl Executor {
 
     fn publish_lent(&self, desired: &Desired, state: &mut Loop, now: Duration) {
         let records = self.parts.store.records();
-        let lent = state.lent.at(&self.parts.member.cluster, desired.state(), &records, now);
+        let lent = state.lent.at(desired.state(), &records, now);
         self.lent.send_if_modified(|known| {
             let differs = *known != lent;
             if differs {

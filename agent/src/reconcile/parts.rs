@@ -81,8 +81,8 @@ impl Parts {
         desired: watch::Receiver<Update>,
     ) -> Result<MigKeeper, StoreError> {
         let kept = self.store.kept(DESIRED_STATE_KEY)?.unwrap_or_default();
-        let (cluster, clock) = (self.member.cluster.clone(), Arc::clone(&self.clock));
+        let (records, clock) = (self.store.subscribe(), Arc::clone(&self.clock));
         let remembered = DesiredState::decode(&kept);
-        Ok(MigKeeper { client, cluster, settings, channels, remembered, desired, clock })
+        Ok(MigKeeper { client, settings, channels, remembered, desired, records, clock })
     }
 }

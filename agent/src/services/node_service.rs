@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comity_agent_delivery::{NodeBorrower, VirtualNodeDonor, VirtualNodes};
+use comity_agent_fabric::Fence;
 use comity_agent_kubernetes::api::KubernetesApi;
 use comity_agent_liqo::donor::{Grants, Installation, InstallationSettings, PeerNetworks, check_installation};
 use comity_agent_liqo::network::{LiqoNetwork, NetworkSettings};
@@ -102,6 +103,7 @@ impl Prepared {
         store: &Store,
         salt: &NodeSalt,
         clock: &Arc<dyn Clock>,
+        fence: &Fence,
         shutdown: &Shutdown,
     ) -> Result<Self, StoreError> {
         let settings = &config.liqo;
@@ -110,7 +112,7 @@ impl Prepared {
         }
         let origin = LiqoOrigin::new(api.client(), origin_settings(config));
         // Before the check, because this corrects a value that the check refuses.
-        if let Err(error) = origin.ensure_virtual_kubelet_options().await {
+        if let Some(Err(error)) = fence.while_open(origin.ensure_virtual_kubelet_options()).await {
             tracing::warn!(%error, "cannot set the options of virtual kubelets yet");
         }
         let ObservedLiqo { network, installation } =
@@ -136,7 +138,7 @@ impl Prepared {
         let (peer_networks, watched) = watch::channel(None);
         let own =
             donor::OwnCluster { network: &network, installation: &installation, salt, clock, peer_networks: watched };
-        let donor = donor::start(config, api, own, grants, shutdown).await;
+        let donor = donor::start(config, api, own, grants, fence, shutdown).await;
         let DonorSide { side, health } = match donor {
             Ok(donor) => donor,
             Err(error) => return Ok(Self { network: Some(network), ..Self::without(&error.to_string()) }),

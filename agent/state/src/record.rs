@@ -17,7 +17,7 @@ use comity_runtime::IdentityPublicKey;
 use comity_types::{Delivery, LeaseId, PeeringId, Side};
 use serde::{Deserialize, Serialize};
 
-pub use admitted::{AdmittedCapacity, AdmittedPart, AdmittedShare};
+pub use admitted::{AdmittedCapacity, AdmittedPart, AdmittedShare, functions_of};
 pub use liqo::{LiqoFailure, LiqoRecord, MintedToken, NetworkRecord, SealedMessage};
 pub use network::RemoteNetwork;
 pub use peer::{MAX_PEERS, PeerRecord, RefusedKey, Trust};

@@ -8,8 +8,9 @@ mod change;
 mod tables;
 
 use std::collections::BTreeSet;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -25,8 +26,8 @@ use tables::{BLOBS, META};
 
 /// Most unacknowledged messages; the outbox holds only the newest of each subject.
 pub const MAX_OUTBOX: usize = 4_096;
-/// The file's name.
-const FILE: &str = "agent.redb";
+/// Name of the store's file in the state directory.
+pub const STORE_FILE: &str = "agent.redb";
 /// Version of the file's layout.
 const FORMAT: u64 = 1;
 /// Message ids reserved on disk at once.
@@ -44,7 +45,7 @@ pub enum StoreError {
          agent then trusts the keys of other clusters that it sees first, and uses fresh keys itself"
     )]
     Database {
-        /// `open`, `read`, `write`.
+        /// `open`, `check`, `read`, `write`.
         operation: &'static str,
         /// The file.
         path: PathBuf,
@@ -122,7 +123,7 @@ impl Store {
     /// Those of [`open`](Self::open).
     pub fn open_with(directory: &Path, copy: Option<Arc<dyn StateCopy>>) -> Result<Self, StoreError> {
         atomic_file::create_private_dir(directory)?;
-        let path = directory.join(FILE);
+        let path = directory.join(STORE_FILE);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false).mode(atomic_file::PRIVATE);
         let io = |error| database("open", &path, redb::Error::Io(error));
@@ -141,8 +142,7 @@ impl Store {
             _ => {}
         }
         let file = options.open(&path).map_err(io)?;
-        let database = redb::Builder::new().create_file(file).map_err(|error| database("open", &path, error))?;
-        let (records, next) = tables::load(&path, &database)?;
+        let (database, records, next) = open_checked(&path, file)?;
         let records = watch::Sender::new(Arc::new(records));
         let store = Self(Arc::new(Inner {
             directory: directory.to_owned(),
@@ -163,7 +163,7 @@ impl Store {
         let image = StateImage::decode(image).map_err(|reason| StoreError::Image { reason })?;
         atomic_file::create_private_dir(directory)?;
         image.files.write(directory)?;
-        let path = directory.join(FILE);
+        let path = directory.join(STORE_FILE);
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(database("remove", &path, redb::Error::Io(error)));
@@ -332,6 +332,24 @@ impl Inner {
         };
         write().map_err(|error| database("write", &self.path, error))
     }
+}
+
+/// Opens a database and reads its records. Checks all of it first, because redb panics on some of the damaged pages
+/// that it meets later.
+fn open_checked(path: &Path, file: File) -> Result<(Database, Records, u64), StoreError> {
+    let open = || -> Result<_, StoreError> {
+        let mut opened = redb::Builder::new().create_file(file).map_err(|error| database("open", path, error))?;
+        if !opened.check_integrity().map_err(|error| database("check", path, error))? {
+            tracing::warn!(path = %path.display(), "the store was damaged and repaired; its last changes may be lost");
+        }
+        let (records, next) = tables::load(path, &opened)?;
+        Ok((opened, records, next))
+    };
+    // Nothing outside sees what a panic left half done: the database is dropped with it.
+    catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_| {
+        let damaged = "its content is damaged, so that reading it failed".to_owned();
+        Err(database("open", path, redb::Error::Corrupted(damaged)))
+    })
 }
 
 fn database(operation: &'static str, path: &Path, source: impl Into<redb::Error>) -> StoreError {

@@ -12,8 +12,8 @@ use comity_agent_workload::burst::{
 use comity_agent_workload::crd::{GpuLease, GpuRequest};
 use comity_agent_workload::reclaim::Saved;
 use comity_agent_workload::webhook::{
-    self, ChangeKind, Effect, Registration, Renewal, Review, WebhookObjects, WebhookSettings, check_webhooks,
-    find_secret, install,
+    self, ChangeKind, Effect, Registration, Renewal, Review, WebhookObjects, WebhookServer, WebhookSettings,
+    check_webhooks, find_secret, install,
 };
 use comity_proto::v1;
 use comity_runtime::{Clock as _, SystemClock};
@@ -21,6 +21,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use prometheus::IntGauge;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -86,7 +87,10 @@ pub(crate) fn served(
     async move {
         installed(&owner, &settings, &[review.registration()]).await;
         let reviews: [Box<dyn Review>; 1] = [review];
-        webhook::run(agent, settings, Arc::new(reviews), Arc::new(SystemClock::new()), stop).await;
+        let certificate_end = IntGauge::new("certificate_end", "Of the webhooks.").unwrap();
+        let (reviews, clock, shown) = (Arc::new(reviews), Arc::new(SystemClock::new()), certificate_end.clone());
+        WebhookServer { client: agent, settings, reviews, clock, certificate_end }.run(stop).await;
+        assert!(shown.get() > 0, "nobody learns when the certificate ends");
     }
 }
 

@@ -153,6 +153,7 @@ pub(crate) fn lease(id: &str) -> DonorLease {
         lease_id: id.parse().unwrap(),
         tenant: "vision".into(),
         origin: "polytechnic".into(),
+        target_namespace: String::new(),
         placement: Placement {
             donor: "donor".parse().unwrap(),
             nodes: vec![NodePlacement {

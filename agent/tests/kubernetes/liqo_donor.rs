@@ -205,7 +205,14 @@ async fn guests_reach_no_private_network(lab: &Lab) {
 }
 
 async fn honest_use_works(lab: &Lab, consumer: &consumer::Consumer) {
-    consumer.shadow_pod("honest", |_| ()).await.unwrap();
+    let with_sidecar = |object: &mut serde_json::Value| {
+        let resources = json!({ "requests": { "cpu": "100m", "memory": "128Mi" } });
+        object["spec"]["pod"]["initContainers"] = json!([
+            { "name": "mesh", "image": "example.invalid/mesh:1", "restartPolicy": "Always", "resources": resources },
+            { "name": "first", "image": "example.invalid/work:1", "resources": { "requests": { "cpu": "500m" } } },
+        ]);
+    };
+    consumer.shadow_pod("honest", with_sidecar).await.unwrap();
     let pods = Api::<Pod>::namespaced(lab.admin.clone(), POD_NAMESPACE);
     eventually("Liqo makes the pod", || async { pods.get_opt("honest").await.unwrap().is_some() }).await;
     consumer.borrow(lab, "lease-8").await;

@@ -60,6 +60,7 @@ pub(crate) async fn run(clusters: &RealClusters) {
     submitter_targets_other_tenants_namespace(&setting, &origin).await;
     broker_invents_lease_for_foreign_namespace(&setting, &origin).await;
     a_lease_is_a_node(&setting, &origin).await;
+    user_removes_the_map_of_virtual_nodes(&setting, clusters).await;
     pod_of_tenant_b_tolerates_lease_taint_of_a(&setting).await;
     finished_pods_make_room(&setting).await;
     a_node_recovers_from_a_cut_line(&setting, clusters).await;
@@ -193,6 +194,30 @@ async fn broker_invents_lease_for_foreign_namespace(setting: &Setting, origin: &
     let refused = offload(setting, "team-b", "speech").await.unwrap_err();
     assert!(refused.contains("team-b is not labelled comity.dev/offload=true"), "{refused}");
     label(Some("true")).await;
+}
+
+/// Without the map its policy would let pods of all namespaces onto all virtual nodes.
+async fn user_removes_the_map_of_virtual_nodes(setting: &Setting, clusters: &RealClusters) {
+    let kubectl = async |words: &[&str]| clusters.origin.kubectl(words).await.map_err(|error| error.to_string());
+    let grant = ["--namespace=comity-system", "create", "rolebinding", "helper", "--clusterrole=edit", "--user=helper"];
+    kubectl(&grant).await.unwrap();
+    let (namespace, user) = ("--namespace=comity-system", "--as=helper");
+    let (kind, name) = ("configmap", "comity-virtual-nodes");
+    let take = r#"{"data":{"lease-7":"team-b"}}"#;
+    let attempts: [&[&str]; 3] = [
+        &[namespace, user, "delete", kind, name],
+        &[namespace, user, "delete", kind, "--all"],
+        &[namespace, user, "patch", kind, name, "--type=merge", "--patch", take],
+    ];
+    for attempt in attempts {
+        let refused = kubectl(attempt).await.unwrap_err();
+        assert!(refused.contains("says who may use virtual nodes: helper may not"), "{attempt:?}: {refused}");
+    }
+    let maps = Api::<ConfigMap>::namespaced(setting.origin.clone(), "comity-system");
+    assert_eq!(maps.get("comity-virtual-nodes").await.unwrap().data.unwrap()["lease-7"], "team-a");
+    // What it says is not changed by whoever applies the manifest again.
+    kubectl(&[namespace, user, "annotate", kind, name, "reviewed=yes"]).await.unwrap();
+    kubectl(&["--namespace=comity-system", "delete", "rolebinding", "helper"]).await.unwrap();
 }
 
 /// Any user who may create pods can write the lease's selector and tolerations, or every toleration.

@@ -10,11 +10,11 @@ use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent_model::desired::Update;
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lease::Lease;
-use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
 use comity_agent_model::nodes::Nodes;
+use comity_agent_state::record::{AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, Records};
 use comity_proto::v1::sharing::{MigLayout, Mode};
 use comity_runtime::SystemClock;
-use comity_types::{LeaseId, LeaseState, PeeringId, RequestId};
+use comity_types::{Delivery, LeaseId, LeaseState, PeeringId, RequestId};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
@@ -33,15 +33,16 @@ pub(crate) async fn devices_are_cut_and_merged_back(cluster: &Cluster) {
     let options = ObserverOptions { mig: Some(view), ..ObserverOptions::default() };
     let inventory = observe::kubernetes::observe_with(&cluster.agent, settings, observe::no_leases(), options);
     let (desired, updates) = watch::channel(Update::default());
-    let agent = Agent { book: channels.book(), nodes: inventory.nodes(), desired };
+    let (records, admitted) = watch::channel(Arc::new(Records::default()));
+    let agent = Agent { book: channels.book(), nodes: inventory.nodes(), desired, records };
     let stop = CancellationToken::new();
     let keeper = MigKeeper {
         client: cluster.agent.client(),
-        cluster: "donor".to_owned(),
         settings: mig_settings(),
         channels,
         remembered: DesiredState::default(),
         desired: updates,
+        records: admitted,
         clock: Arc::new(SystemClock::new()),
     };
     let keeper = tokio::spawn(keeper.run(stop.clone()));
@@ -72,8 +73,8 @@ async fn doctor_sees_the_same_layouts(cluster: &Cluster) {
     let (channels, view) = MigChannels::new();
     let options = ObserverOptions { mig: Some(view), ..ObserverOptions::default() };
     let inventory = observe::kubernetes::observe_with(&cluster.agent, settings, observe::no_leases(), options);
-    let (desired, _) = watch::channel(Update::default());
-    let doctor = Agent { book: channels.book(), nodes: inventory.nodes(), desired };
+    let (desired, records) = (watch::Sender::default(), watch::Sender::default());
+    let doctor = Agent { book: channels.book(), nodes: inventory.nodes(), desired, records };
     preview(cluster.agent.client(), mig_settings(), Arc::new(SystemClock::new()), channels).await;
     doctor
         .offers("two devices that could be cut", |layouts| {
@@ -87,10 +88,17 @@ struct Agent {
     book: watch::Receiver<MigBook>,
     nodes: watch::Receiver<Nodes>,
     desired: watch::Sender<Update>,
+    records: watch::Sender<Arc<Records>>,
 }
 
+/// A lease as a broker says it, and as the donor admitted it.
+type Lent = (Lease, DonorRecord);
+
 impl Agent {
-    fn lend(&self, leases: Vec<Lease>) {
+    fn lend(&self, lent: Vec<Lent>) {
+        let (leases, records): (Vec<Lease>, Vec<DonorRecord>) = lent.into_iter().unzip();
+        let donors = records.into_iter().map(|record| (record.lease, Arc::new(record))).collect();
+        self.records.send_replace(Arc::new(Records { donors, ..Records::default() }));
         self.desired.send_modify(|update| {
             update.number += 1;
             update.state = Some(Arc::new(DesiredState { leases, ..DesiredState::default() }));
@@ -124,16 +132,17 @@ impl Agent {
     }
 }
 
-fn lease(id: u64, profile: &str, device: u32, starts: &[u8]) -> Lease {
-    let share = DeviceShare { device, milli: 1_000, mig_starts: starts.to_vec(), ..DeviceShare::default() };
-    let node = NodePlacement { node: SALT.node_id(NODE), devices: vec![share], ..NodePlacement::default() };
-    let donor = "donor".parse().unwrap();
-    Lease {
-        state: Some(LeaseState::Connecting),
-        fencing_token: id,
-        placement: Some(Placement { nodes: vec![node], mig_profile: profile.to_owned(), ..Placement::new(donor) }),
-        ..Lease::new(LeaseId(id), RequestId(id), "polytechnic".parse().unwrap(), PeeringId(1))
-    }
+fn lease(id: u64, profile: &str, device: u32, starts: &[u8]) -> Lent {
+    let share = AdmittedShare { milli: 1_000, mig_starts: starts.to_vec(), ..AdmittedShare::default() };
+    let part = AdmittedPart { devices: [(device, share)].into(), ..AdmittedPart::default() };
+    let capacity = AdmittedCapacity {
+        mig_profile: profile.to_owned(),
+        nodes: [(SALT.node_id(NODE), part)].into(),
+        ..AdmittedCapacity::default()
+    };
+    let record = DonorRecord { capacity, ..DonorRecord::new(LeaseId(id), id, Delivery::Namespace) };
+    let lease = Lease::new(LeaseId(id), RequestId(id), "polytechnic".parse().unwrap(), PeeringId(1));
+    (Lease { state: Some(LeaseState::Connecting), fencing_token: id, ..lease }, record)
 }
 
 fn profiles(layout: &MigLayout) -> Vec<&str> {

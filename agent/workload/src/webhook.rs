@@ -22,6 +22,7 @@ use comity_runtime::Clock;
 use futures::future::BoxFuture;
 use kube::core::DynamicObject;
 use kube::core::admission::AdmissionReview;
+use prometheus::IntGauge;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -57,40 +58,39 @@ pub trait Review: Send + Sync {
 /// The reviews that the agent answers.
 pub type Reviews = Arc<[Box<dyn Review>]>;
 
-/// Serves reviews with the owner's certificate until stopped, and logs what the owner has to do.
-pub async fn run(
-    client: kube::Client,
-    settings: WebhookSettings,
-    reviews: Reviews,
-    clock: Arc<dyn Clock>,
-    stop: CancellationToken,
-) {
-    let (show, shown) = watch::channel(None);
-    let keeper = Keeper { client, settings, reviews, show, clock };
-    let served = async {
-        let listener = https_server::listen(keeper.settings.listen, "webhook.listen", keeper.clock.as_ref()).await;
-        tokio::join!(keeper.follow(), https_server::serve(listener, shown));
-    };
-    tokio::select! {
-        () = stop.cancelled() => {}
-        () = served => {}
+/// What serves the webhooks.
+pub struct WebhookServer {
+    /// With the agent's rights.
+    pub client: kube::Client,
+    /// Address and place of the certificate.
+    pub settings: WebhookSettings,
+    /// What is answered.
+    pub reviews: Reviews,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Shows when the certificate that is served ends, in seconds since 1970.
+    pub certificate_end: IntGauge,
+}
+
+impl WebhookServer {
+    /// Serves reviews with the owner's certificate until stopped, and logs what the owner has to do.
+    pub async fn run(self, stop: CancellationToken) {
+        let (show, shown) = watch::channel(None);
+        let served = async {
+            let listener = https_server::listen(self.settings.listen, "webhook.listen", self.clock.as_ref()).await;
+            tokio::join!(self.follow(&show), https_server::serve(listener, shown));
+        };
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = served => {}
+        }
     }
-}
 
-struct Keeper {
-    client: kube::Client,
-    settings: WebhookSettings,
-    reviews: Reviews,
-    show: watch::Sender<Option<Arc<Webhook>>>,
-    clock: Arc<dyn Clock>,
-}
-
-impl Keeper {
     /// Follows the Secret, and compares the registrations with it. Never ends.
-    async fn follow(&self) {
+    async fn follow(&self, show: &watch::Sender<Option<Arc<Webhook>>>) {
         let mut last = None;
         loop {
-            let now = self.update().await;
+            let now = self.update(show).await;
             if last.as_ref() != Some(&now) {
                 match &now {
                     Ok(()) => tracing::info!(listen = %self.settings.listen, "the admission webhooks are registered"),
@@ -102,12 +102,13 @@ impl Keeper {
         }
     }
 
-    async fn update(&self) -> Result<(), String> {
+    async fn update(&self, show: &watch::Sender<Option<Arc<Webhook>>>) -> Result<(), String> {
         let secret = serving_secret::load(&self.client, &self.settings).await?;
-        if self.show.borrow().as_ref().is_none_or(|shown| !shown.shows(&secret)) {
+        if show.borrow().as_ref().is_none_or(|shown| !shown.shows(&secret)) {
             let webhook = Webhook::new(&secret, Arc::clone(&self.reviews))
                 .map_err(|error| format!("Secret {}: {error}; {INSTALL}", serving_secret::SECRET))?;
-            self.show.send_replace(Some(Arc::new(webhook)));
+            show.send_replace(Some(Arc::new(webhook)));
+            self.certificate_end.set(secret.end().and_then(|end| i64::try_from(end).ok()).unwrap_or_default());
         }
         let mut result = Ok(());
         for review in self.reviews.iter() {

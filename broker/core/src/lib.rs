@@ -14,6 +14,7 @@
 //!
 //! - [`inventory`], [`demand`], [`placement`]: capacity, requests, and the chosen nodes and devices
 //! - [`request`], [`lease`], [`peering`]: records with the states of `comity-types`
+//! - [`member_certificate`]: the root of each member's newest certificate
 //! - [`revocation`]: void certificates, evicted clusters, suspended institutions
 //! - [`reclaim`]: leases under reclaim, and what happens to their requests
 //! - [`command`]: one file per command
@@ -38,8 +39,8 @@ pub use apply::entry as log;
 pub use collections::cow_map;
 pub use model::{
     actor, amounts, blob, broker_record, cluster, data, demand, envelope, health, idempotency, inventory, invite, keys,
-    lease, limits, mig, network, peering, placement, policy_record, proposal, reclaim, refusal, reply, request,
-    revocation, settings, time, work,
+    lease, limits, member_certificate, mig, network, peering, placement, policy_record, proposal, reclaim, refusal,
+    reply, request, revocation, settings, time, work,
 };
 pub use scheduler::packing;
 pub use state::encoding as snapshot;

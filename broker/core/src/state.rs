@@ -35,6 +35,7 @@ use crate::model::envelope::{Envelope, EnvelopeKey};
 use crate::model::idempotency::{self, StoredReply};
 use crate::model::invite::Invite;
 use crate::model::lease::Lease;
+use crate::model::member_certificate::MemberCertificates;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::request::Request;
@@ -115,6 +116,9 @@ pub struct Records {
     /// Revoked users, by name; at most [`MAX_REVOKED_USERS`](crate::model::limits::MAX_REVOKED_USERS).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub revoked_users: BTreeMap<String, Revocation>,
+    /// The newest certificate of each member.
+    #[serde(default, skip_serializing_if = "MemberCertificates::is_empty")]
+    pub certificates: MemberCertificates,
     /// Suspended institutions; at most [`MAX_SUSPENSIONS`](crate::model::limits::MAX_SUSPENSIONS).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub suspensions: BTreeMap<InstitutionId, Exclusion>,

@@ -41,6 +41,8 @@ mod mig;
 mod migration;
 #[path = "core/near.rs"]
 mod near;
+#[path = "core/origin_refusals.rs"]
+mod origin_refusals;
 #[path = "core/policy_changes.rs"]
 mod policy_changes;
 #[path = "core/queue.rs"]

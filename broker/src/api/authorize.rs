@@ -270,12 +270,14 @@ impl Grant<'_> {
         let entry = match self {
             Self::Tenant(tenant, role) => {
                 let document = tenant.map_or_else(|| "a Tenant document".to_owned(), |name| format!("Tenant {name}"));
-                format!("to spec.members of {document}: `- {{id: \"{id}\", role: {}}}`", role.as_str())
+                format!("to `spec.members` of {document}: `- {{id: \"{id}\", role: {}}}`", role.as_str())
             }
-            Self::Operator => format!("to spec.operators of its Institution document: `- \"{id}\"`"),
-            Self::Maintainer | Self::Nobody => format!("to spec.maintainers of the Federation document: `- \"{id}\"`"),
+            Self::Operator => format!("to `spec.operators` of its Institution document: `- \"{id}\"`"),
+            Self::Maintainer | Self::Nobody => {
+                format!("to `spec.maintainers` of the Federation document: `- \"{id}\"`")
+            }
             Self::BrokerOperator => {
-                let entry = format!("to spec.brokerOperators of the Federation document: `- \"{id}\"`");
+                let entry = format!("to `spec.brokerOperators` of the Federation document: `- \"{id}\"`");
                 return format!("ask a broker operator to add this {entry}");
             }
         };

@@ -9,6 +9,7 @@ use comity_runtime::spiffe::SpiffeKind;
 use comity_runtime::tls::PeerInfo;
 use tokio::sync::watch;
 
+use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
 use crate::group::{Consistency, Group};
@@ -27,9 +28,14 @@ impl CallerLife {
     /// Of the peer of a connection, if it may call now.
     ///
     /// # Errors
-    /// [`RpcError::Unauthenticated`], or a refusal with code `revoked`.
-    pub async fn begin(peer: Option<PeerInfo>, group: &Group) -> Result<Self, RpcError> {
+    /// [`RpcError::Unauthenticated`], or a refusal with code `revoked`. [`RpcError::Unavailable`] until this broker has
+    /// caught up with its group once since its start: it may lack the revocation of the caller. The status of the group
+    /// is told before, because it says why there is no leader.
+    pub async fn begin(peer: Option<PeerInfo>, rpc: Rpc, group: &Group) -> Result<Self, RpcError> {
         let caller = Caller::of(peer.as_ref(), group.inner.certificate_time())?;
+        if matches!(caller, Caller::Cluster(..) | Caller::User(_)) && rpc != Rpc::GetRaftStatus {
+            group.catch_up_since_start().await?;
+        }
         let life = Self { caller, peer };
         life.check(group).await?;
         Ok(life)

@@ -8,7 +8,7 @@ use comity_runtime::spiffe::{ClusterName, SpiffeId, SpiffeKind, UserName};
 use comity_runtime::tls::BrokerEndpoints;
 
 use crate::api::caller::Caller;
-use crate::api::join_secret;
+use crate::api::join_secret::{self, SecretPeriod};
 use crate::api::rpc_error::RpcError;
 use crate::context::Context;
 use crate::group::Consistency;
@@ -81,13 +81,23 @@ pub async fn invite(
     idempotency: Idempotency,
     command: impl FnOnce(String) -> Command,
 ) -> Result<NewToken, RpcError> {
-    let secret = join_secret::derive(&context.invitation_key, &caller.name(), invited, &idempotency.key);
-    let command = command(join_secret::hash_hex(secret.expose()));
-    let applied = context.propose(caller, command, Some(idempotency)).await?;
-    let suggested = |refusal: Refusal| context.with_suggestion(caller, refusal.into());
-    let ReplyBody::Invited { subject, expires_at } = applied.reply.map_err(suggested)? else {
-        return Err(RpcError::Internal { what: "recording the invitation" });
+    let periods = SecretPeriod::of(context.now()).with_neighbours();
+    let (name, key) = (caller.name(), idempotency.key.clone());
+    let derived = |period| join_secret::derive(&context.invitation_key, &name, invited, &key, period);
+    let hash = |period| join_secret::hash_hex(derived(period).expose());
+    let command = command(hash(periods[0]));
+    // The first of a repeated call may have been made in a neighbouring period. If its token is used, any will do.
+    let recorded = |state: &State, reply: ReplyBody| match reply {
+        ReplyBody::Invited { subject, expires_at } => {
+            let of_first = periods.into_iter().find(|period| state.invites.contains_key(&hash(*period)));
+            Ok(Some((subject, expires_at, of_first.unwrap_or(periods[0]))))
+        }
+        _ => Ok(None),
     };
+    let invited = context.mutate(caller, command, Some(idempotency), recorded).await;
+    let invited = invited.map_err(|error| context.with_suggestion(caller, error))?;
+    let (subject, expires_at, period) = invited.ok_or(RpcError::Internal { what: "recording the invitation" })?;
+    let secret = derived(period);
     let unnameable = |_| RpcError::Internal { what: "naming the invited subject" };
     let kind = match &subject {
         InviteSubject::Cluster(cluster) => SpiffeKind::Cluster(ClusterName::new(cluster.as_str()).map_err(unnameable)?),

@@ -1,5 +1,6 @@
 //! The two listeners: one for agents and users, one for the other brokers.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_proto::v1::federation_service_server::FederationServiceServer;
@@ -26,6 +27,7 @@ use crate::api::rpc::{
     MAX_USER_MESSAGE_BYTES, agent_service, federation_service, lease_service, offer_service, peering_service,
     policy_service, raft_service, request_service, watch_service,
 };
+use crate::api::shares::call_pace::kernel_thread_time;
 use crate::context::Context;
 use crate::group::Group;
 use crate::group::raft_port;
@@ -68,10 +70,15 @@ pub async fn serve_clients(
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
     let (health, health_service) = tonic_health::server::health_reporter();
-    health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+    health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
+    let mut caught_up = context.group.caught_up();
     let stopping = {
         let stop = stop.clone();
         async move {
+            let caught_up = stop.run_until_cancelled(caught_up.wait_for(|caught_up| *caught_up)).await;
+            if caught_up.is_some_and(|caught_up| caught_up.is_ok()) {
+                health.set_service_status("", tonic_health::ServingStatus::Serving).await;
+            }
             stop.cancelled().await;
             health.set_service_status("", tonic_health::ServingStatus::NotServing).await;
         }
@@ -95,7 +102,7 @@ pub async fn serve_clients(
         .layer(TranscodeLayer { timeout: HTTP_TIMEOUT })
         .layer(TraceLayer)
         .layer(NameBrokersLayer { addresses: context.group.client_addresses() })
-        .layer(PeerLimitLayer::default())
+        .layer(PeerLimitLayer::new(Arc::clone(&context.clock), kernel_thread_time))
         .layer(ExplainFailureLayer)
         .add_service(health_service)
         // The descriptors are this crate's own, so they are valid; without them only reflection is missing.

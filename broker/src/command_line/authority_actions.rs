@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use comity_runtime::ca::{DEFAULT_INTERMEDIATE_VALIDITY, MAX_INTERMEDIATE_VALIDITY, PreviousRoot};
 use comity_runtime::spiffe::TrustDomain;
 
+use super::examples::{CA_INSTALL_EXAMPLES, CA_INTERMEDIATE_EXAMPLES, CA_ROOT_EXAMPLES, CA_STATUS_EXAMPLES};
 use super::{Failure, SECONDS_PER_DAY};
 use crate::group::date_and_time;
 use crate::provision::authority_commands::{self, AuthorityStatus};
@@ -23,7 +24,7 @@ The next root:
   comity-broker ca root --succeeds ROOT --out ROOT2
   comity-broker ca intermediate --root ROOT2 --out next         # install it on each broker
   comity-broker ca intermediate --root ROOT2 --drop-previous --out last
-                                                                # install it when all certificates are renewed";
+                                                                # install it when 'comity raft status' shows no old root";
 
 /// `comity-broker ca`.
 #[derive(Debug, Args)]
@@ -35,12 +36,16 @@ pub(super) struct CaArgs {
 #[derive(Debug, Subcommand)]
 enum CaAction {
     /// Makes a root, or the successor of one. Works offline.
+    #[command(after_long_help = CA_ROOT_EXAMPLES)]
     Root(RootArgs),
     /// Makes an intermediate with the key of a root. Works offline.
+    #[command(after_long_help = CA_INTERMEDIATE_EXAMPLES)]
     Intermediate(IntermediateArgs),
     /// Installs an intermediate on a broker, which takes it up while it runs.
+    #[command(after_long_help = CA_INSTALL_EXAMPLES)]
     Install(InstallArgs),
     /// Shows when a broker's intermediate ends, and which roots members trust.
+    #[command(after_long_help = CA_STATUS_EXAMPLES)]
     Status(StatusArgs),
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use comity_core::{State, snapshot};
 use openraft::ReadPolicy;
 use openraft::errors::RaftError;
+use tokio::sync::watch;
 
 use crate::group::group_error::Unavailable;
 use crate::group::propose::Deadline;
@@ -33,7 +34,12 @@ impl Group {
         if consistency == Consistency::Linearizable {
             self.catch_up().await?;
         }
-        Ok(self.inner.replica.read(|replicated| f(&replicated.state)))
+        Ok(self.peek(f))
+    }
+
+    /// Runs `f`, which must be quick, on the state of this broker.
+    pub fn peek<T>(&self, f: impl FnOnce(&State) -> T) -> T {
+        self.inner.replica.read(|replicated| f(&replicated.state))
     }
 
     /// A copy of the state without derived data, and the index of its last entry; `None` if that entry is `known`.
@@ -63,7 +69,9 @@ impl Group {
             };
             if let Some(index) = index {
                 let applied = tokio::time::timeout(deadline.left(), inner.replica.applied(index)).await;
-                return applied.map_err(|_| Unavailable::ReadTimeout { waited: deadline.whole });
+                applied.map_err(|_| Unavailable::ReadTimeout { waited: deadline.whole })?;
+                inner.caught_up.send_if_modified(|caught_up| !std::mem::replace(caught_up, true));
+                return Ok(());
             }
             inner.leadership_may_change(leadership, deadline.left()).await;
         }
@@ -71,6 +79,20 @@ impl Group {
             Leadership::Follower { leader: None } => Unavailable::NoLeader { broker: inner.config.id },
             _ => Unavailable::ReadTimeout { waited: deadline.whole },
         })
+    }
+
+    /// As [`catch_up`](Self::catch_up), but only the first time since the start: until then, the state read from disk
+    /// may lack what was acknowledged while this broker was down, such as revocations.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn catch_up_since_start(&self) -> Result<(), Unavailable> {
+        if *self.inner.caught_up.borrow() { Ok(()) } else { self.catch_up().await }
+    }
+
+    /// Follows whether this broker has caught up with its group since its start.
+    pub fn caught_up(&self) -> watch::Receiver<bool> {
+        self.inner.caught_up.subscribe()
     }
 }
 

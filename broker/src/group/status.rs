@@ -1,5 +1,8 @@
 //! How one broker sees its group.
 
+use std::collections::BTreeMap;
+
+use comity_core::member_certificate::RootUse;
 use comity_core::{State, invariants, snapshot};
 use openraft::ServerState;
 use openraft::async_runtime::WatchReceiver as _;
@@ -68,6 +71,8 @@ pub struct GroupStatus {
     pub violations: Vec<String>,
     /// Envelopes in transit.
     pub envelopes: u64,
+    /// Valid certificates of members, by the SHA-256 of the root that they are under.
+    pub root_uses: BTreeMap<String, RootUse>,
     /// Its group, if any.
     pub group: Option<GroupId>,
     /// Incarnation of its disk.
@@ -104,6 +109,7 @@ struct Examined {
     sha256: String,
     violations: Vec<String>,
     envelopes: u64,
+    root_uses: BTreeMap<String, RootUse>,
 }
 
 /// A copy of the state to examine.
@@ -135,11 +141,13 @@ impl StateCopy {
 fn examine(state: &State) -> Examined {
     let mut violations = invariants::violations(state);
     violations.truncate(MAX_VIOLATIONS);
+    let root_uses = state.certificates.by_root(state.log_time).into_iter();
     Examined {
         revision: state.revision,
         sha256: snapshot::digest(state).unwrap_or_default(),
         violations,
         envelopes: state.envelopes.len() as u64,
+        root_uses: root_uses.map(|(root, used)| (root.to_owned(), used)).collect(),
     }
 }
 
@@ -182,6 +190,7 @@ impl Group {
             state_sha256: state.sha256,
             violations: state.violations,
             envelopes: state.envelopes,
+            root_uses: state.root_uses,
             group: self.inner.eligibility.group(),
             incarnation: self.inner.eligibility.incarnation(),
             may_vote: self.inner.eligibility.may_vote(),

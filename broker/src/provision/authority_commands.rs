@@ -56,6 +56,7 @@ pub fn make_intermediate(
 /// [`ProvisionError`] if it is of another federation, has ended, or cannot be written; then nothing was changed.
 pub fn install(from: &Path, data: &Path) -> Result<AuthorityStatus, ProvisionError> {
     Settings::load(data)?;
+    check_holds_intermediate(from)?;
     let (next, current) = (CertificateAuthority::load(from)?, CertificateAuthority::load(&ca_dir(data))?);
     check_domain("from", from, next.trust_domain(), current.trust_domain())?;
     if next.not_after() <= SystemTime::now() {
@@ -70,6 +71,24 @@ pub fn install(from: &Path, data: &Path) -> Result<AuthorityStatus, ProvisionErr
     }
     next.replace(&ca_dir(data))?;
     Ok(AuthorityStatus::of(&next))
+}
+
+/// Refuses a directory without the files of an intermediate, most often that of a root.
+fn check_holds_intermediate(from: &Path) -> Result<(), ProvisionError> {
+    let Some(missing) = CertificateAuthority::missing_file(from) else { return Ok(()) };
+    let shown = from.display();
+    let reason = if RootAuthority::exists(from) {
+        format!(
+            "it holds a root, which stays offline, and no {missing}; make an intermediate with `comity-broker ca \
+             intermediate --root {shown} --out DIR`, and install that one"
+        )
+    } else {
+        format!(
+            "it has no {missing}; name a directory with tls.crt, tls.key and ca.crt, as `comity-broker ca intermediate \
+             --out DIR` makes it"
+        )
+    };
+    Err(ConfigError::value("from", shown, reason).into())
 }
 
 /// What `comity-broker ca status` shows.
@@ -152,6 +171,14 @@ mod tests {
         assert!(refused.contains("shares no root with the one in force"), "{refused}");
         assert_eq!(install(&at("both"), &at("data")).unwrap().roots, [root, first.root]);
         assert_eq!(install(&at("alone"), &at("data")).unwrap().roots, [root]);
+
+        // A directory without an intermediate is refused by the file that it lacks.
+        let refused = install(&at("root-2"), &at("data")).unwrap_err().to_string();
+        assert!(refused.contains("holds a root") && refused.contains("no tls.crt"), "{refused}");
+        assert!(refused.contains("ca intermediate --root"), "{refused}");
+        std::fs::create_dir(at("empty")).unwrap();
+        let refused = install(&at("empty"), &at("data")).unwrap_err().to_string();
+        assert!(refused.contains("it has no tls.crt; name a directory with"), "{refused}");
 
         // What exists stays, and another federation's is refused.
         assert!(matches!(make_root(None, Some(&at("root-2")), &at("root-2")), Err(ProvisionError::Exists { .. })));

@@ -7,6 +7,7 @@ use comity_broker::provision::authority_commands::{install, make_intermediate, m
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_runtime::ca::{CertificateAuthority, KeyAndCsr, PreviousRoot};
 use comity_runtime::identity::{IdentityDir, IdentityPem, IdentitySource, TlsIdentity, TrustedRoots};
 use comity_runtime::join_token::JoinToken;
@@ -94,7 +95,8 @@ async fn intermediate_and_root_rotate_while_streams_stay_open_and_void_what_was_
 
     // The new root: who knows the old one only is served, and its next certificate brings both roots.
     let second = rotation.beside("root-2");
-    make_root(None, Some(&root), &second).unwrap();
+    let next_root = make_root(None, Some(&root), &second).unwrap();
+    let token_root = get_federation(&rotation.federation, &rotation.admin).await.ca_sha256;
     let both = rotation.beside("both");
     make_intermediate(&second, DAY * 40, PreviousRoot::Trusted, &both).unwrap();
     rotation.install(&both).await;
@@ -110,6 +112,15 @@ async fn intermediate_and_root_rotate_while_streams_stay_open_and_void_what_was_
     rotation.generation = 0;
     rotation.admin = renewed(&rotation.federation, &rotation.admin).await;
     assert_eq!(TlsIdentity::from_pem(&rotation.admin).unwrap().roots().hashes().count(), 2);
+
+    // The operator sees who has yet to renew.
+    let mut raft = RaftServiceClient::new(client(&rotation.federation, &rotation.admin));
+    let status = raft.get_raft_status(v1::GetRaftStatusRequest {}).await.unwrap().into_inner();
+    assert_eq!(status.issuing_root_sha256, next_root.to_string());
+    let [old] = &status.old_roots[..] else { panic!("{:?}", status.old_roots) };
+    assert_eq!((old.sha256.as_str(), old.clusters.join(",").as_str()), (token_root.as_str(), "ncc-main"));
+    assert_eq!((old.cluster_count, old.user_count), (1, 0));
+    assert!(old.last_not_after_ms > status.log_time_ms, "{old:?}");
 
     // The new root alone.
     let last = rotation.beside("last");

@@ -117,7 +117,12 @@ async fn join_tokens_are_single_use_and_expire() {
     let bad = v1::JoinRequest { secret: vec![7; 31], ..good.clone() };
     assert_refused(client.join(bad).await, Code::InvalidArgument, "secret", "31 bytes");
     let bad = v1::JoinRequest { voucher: vec![7; 64], ..good.clone() };
-    assert_refused(client.join(bad).await, Code::InvalidArgument, "voucher", "");
+    let reply = client.join(bad).await;
+    assert_eq!(
+        detail(reply.as_ref().unwrap_err()).reason,
+        "voucher is not a voucher of institution national-centre for this cluster and its identity key"
+    );
+    assert_refused(reply, Code::InvalidArgument, "voucher", "");
     let bad = v1::JoinRequest { csr_der: vec![0; 9_000], ..good.clone() };
     assert_refused(client.join(bad).await, Code::InvalidArgument, "csr_der", "9000 bytes");
     let (other_cluster, _) = join_request("startup-pc", token.secret.expose(), &identity);

@@ -250,8 +250,12 @@ impl FakeAgent {
         if lease.state() == v1::LeaseState::Ending {
             all.push((format!("clean {}", lease.id), report(lease_report::Outcome::Clean(lease_report::Clean {}))));
         } else if up && (donor || lease.donor_ready) {
+            let namespace = match lease.delivery() {
+                v1::Delivery::VirtualNode => format!("liqo-tenant-{}", lease.origin),
+                _ => format!("comity-{}", lease.id),
+            };
             let ready = lease_report::Ready {
-                namespace: if donor { format!("comity-{}", lease.id) } else { String::new() },
+                namespace: if donor { namespace } else { String::new() },
                 secret_name: if donor { String::new() } else { format!("comity-{}", lease.id) },
             };
             if let (true, Some(peering)) = (donor, directive) {

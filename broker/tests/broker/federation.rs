@@ -151,6 +151,16 @@ impl Federation {
         within("a leader again", self.led()).await;
     }
 
+    /// Stops one of three brokers, 3 before 2. Returns its configuration, with the ports that it had.
+    pub(crate) async fn stop(&mut self, id: u64) -> Config {
+        let mut config = Config::load(&self.home.path().join(format!("broker-{id}"))).unwrap();
+        let broker = if id == 1 { self.broker.take() } else { self.others.pop() }.unwrap();
+        config.admin_listen = "127.0.0.1:0".parse().unwrap();
+        (config.client_listen, config.raft_listen) = (broker.client_addr(), broker.raft_addr());
+        broker.shutdown().await;
+        config
+    }
+
     pub(crate) async fn revision(&self) -> u64 {
         self.broker().group().read(Consistency::Stale, |state| state.revision).await.unwrap()
     }
@@ -192,11 +202,13 @@ impl Federation {
 
     /// A channel to each broker, in order.
     pub(crate) fn channels(&self, pem: &IdentityPem) -> Vec<BrokerChannel> {
+        self.broker.iter().chain(&self.others).map(|broker| self.channel_to(broker, pem)).collect()
+    }
+
+    pub(crate) fn channel_to(&self, broker: &Broker, pem: &IdentityPem) -> BrokerChannel {
         let source = IdentitySource::new(TlsIdentity::from_pem(pem).unwrap());
-        let tls = ClientTls::new(self.ca().roots(), source.subscribe());
-        let brokers = self.broker.iter().chain(&self.others);
-        let endpoints = brokers.map(|broker| BrokerEndpoints::new([broker.client_addr().to_string()]).unwrap());
-        endpoints.map(|endpoints| connect(&endpoints, &tls)).collect()
+        let endpoints = BrokerEndpoints::new([broker.client_addr().to_string()]).unwrap();
+        connect(&endpoints, &ClientTls::new(self.ca().roots(), source.subscribe()))
     }
 
     /// The identity of a user.

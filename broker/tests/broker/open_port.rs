@@ -19,6 +19,7 @@ use tokio::net::UdpSocket;
 use tonic::body::Body;
 use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 use tower::ServiceExt as _;
 
@@ -107,7 +108,7 @@ async fn silent_and_slow_clients_without_a_certificate_are_cut_off() {
     let channel = federation.anonymous();
     let mut health = HealthClient::new(federation.anonymous());
     let mut stream = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
-    stream.message().await.unwrap().unwrap();
+    while stream.message().await.unwrap().unwrap().status() != ServingStatus::Serving {}
 
     let silent = async {
         let anonymous = ClientTls::anonymous(federation.ca().roots().clone());

@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use comity_broker::Broker;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::agent_service_client::AgentServiceClient;
 use comity_proto::v1::broker_message::Body as Reply;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
+use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
 use comity_runtime::ca::KeyAndCsr;
 use comity_runtime::entropy::SystemEntropy;
@@ -239,6 +241,53 @@ fn a_revoked_users_watches_end_on_every_broker() {
             let refused = renew(federation.channel(&alice), &alice, None).await.unwrap_err();
             assert_eq!(code(&refused), revoked());
             assert!(detail(&refused).remedy.contains("comity user add alice"), "{refused:?}");
+        });
+    });
+}
+
+#[test]
+fn restarted_broker_answers_revoked_user() {
+    in_time(|| {
+        run(async {
+            let mut federation = Federation::of_three().await;
+            let (alice, admin) = (federation.user_pem("alice"), federation.user_pem("admin"));
+            let stale = || v1::ListClustersRequest {
+                consistency: v1::Consistency::Stale.into(),
+                ..v1::ListClustersRequest::default()
+            };
+            let list = async |broker: &Broker, federation: &Federation| {
+                FederationServiceClient::new(federation.channel_to(broker, &alice)).list_clusters(stale()).await
+            };
+            for channel in federation.channels(&alice) {
+                // It has the policy, too.
+                FederationServiceClient::new(channel).list_clusters(v1::ListClustersRequest::default()).await.unwrap();
+            }
+            let third = federation.stop(3).await;
+            let request = v1::RevokeUserRequest { user: "alice".to_owned(), idempotency_key: "alice".to_owned() };
+            FederationServiceClient::new(federation.user("admin")).revoke_user(request).await.unwrap();
+            let (second, first) = (federation.stop(2).await, federation.stop(1).await);
+
+            // It knows nothing of the revocation, and nobody tells it.
+            let third = Broker::start(third).await.unwrap();
+            let refused = list(&third, &federation).await.unwrap_err();
+            assert_eq!(code(&refused), (Code::Unavailable, "unavailable".to_owned()));
+            let mut status = RaftServiceClient::new(federation.channel_to(&third, &admin));
+            let status = status.get_raft_status(v1::GetRaftStatusRequest {}).await.unwrap().into_inner();
+            assert_eq!((status.id, status.leader), (3, 0));
+
+            let others = [Broker::start(first).await.unwrap(), Broker::start(second).await.unwrap()];
+            let refused = within("an answer of the third broker", async {
+                loop {
+                    match list(&third, &federation).await {
+                        Err(error) if error.code() == Code::Unavailable => {}
+                        other => return other.unwrap_err(),
+                    }
+                }
+            });
+            assert_eq!(code(&refused.await), revoked());
+            for broker in others.into_iter().chain([third]) {
+                broker.shutdown().await;
+            }
         });
     });
 }

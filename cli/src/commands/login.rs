@@ -30,7 +30,8 @@ Examples:
   comity login --renew                 new key and certificate now; commands do it when it is time
 
 Makes your key on this machine, gets a certificate for it, and saves both with the brokers' addresses
-as a context, which becomes the current one. Its name is the federation's unless you give another.
+as a context. Its name is the federation's unless you give another. It becomes the current one: if
+there was another, the command says how to go back.
 The key is on disk before the token is used: if something fails after that, repeat the command.
 ";
 
@@ -80,13 +81,24 @@ impl LoginArgs {
                 pending.discard();
             }
         })?;
+        let before = contexts.current().ok().flatten();
         let context = save(contexts, name, &brokers, &identity, self.agent.as_deref())
             .map_err(|failure| not_saved(failure, &token.id, &pending))?;
         pending.forget();
-        note(&format!("logged in as {}; context {name:?} is current", token.id));
+        note(&logged_in(&token.id, name, before.as_deref()));
         note("next: 'comity offers' lists the GPUs that clusters lend; 'comity context list' your contexts");
         warn_of_variables();
         session.print(&ContextView::read(contexts, &context.name))
+    }
+}
+
+/// Says which context is current now, and how to return to the one that was.
+fn logged_in(id: &SpiffeId, name: &str, before: Option<&str>) -> String {
+    match before.filter(|before| *before != name) {
+        Some(before) => format!(
+            "logged in as {id}; context {name:?} is current, no longer {before:?}; 'comity context use {before}' goes back"
+        ),
+        None => format!("logged in as {id}; context {name:?} is current"),
     }
 }
 
@@ -279,6 +291,42 @@ mod tests {
         let failure = not_saved(Failure::configuration("no space left"), &token.id, &pending);
         assert!(failure.reason.contains("admitted spiffe://dev.test/user/alice"), "{failure:?}");
         assert!(failure.remedy.contains(&pending.path().display().to_string()), "{failure:?}");
+    }
+
+    #[test]
+    fn a_login_says_which_context_it_leaves() {
+        let id = "spiffe://dev.test/user/alice".parse().expect("valid");
+        let said = logged_in(&id, "dev.test", Some("work"));
+        assert!(said.contains(r#"context "dev.test" is current, no longer "work""#), "{said}");
+        assert!(said.ends_with("'comity context use work' goes back"), "{said}");
+        for before in [None, Some("dev.test")] {
+            assert!(logged_in(&id, "dev.test", before).ends_with(r#"context "dev.test" is current"#));
+        }
+    }
+
+    #[test]
+    fn a_login_that_cannot_be_saved_leaves_the_old_context_whole() {
+        let home = tempfile::tempdir().expect("made");
+        let contexts = Contexts::new(home.path());
+        let domain: comity_runtime::TrustDomain = "dev.test".parse().expect("valid");
+        let now = std::time::SystemTime::now();
+        let identity = || {
+            let authority = comity_runtime::CertificateAuthority::create(domain.clone(), now).expect("made");
+            let id = SpiffeId::user(domain.clone(), "alice".parse().expect("valid"));
+            authority.new_identity(&id, &[], Duration::from_secs(600), now).expect("issued")
+        };
+        let [before, after] = ["b1.test:7443", "b2.test:7443"].map(|text| text.parse().expect("valid"));
+        let old = identity();
+        save(&contexts, "dev", &before, &old, None).expect("saved");
+        let whole = |contexts: &Contexts| {
+            let context = contexts.load("dev").expect("a context");
+            let (pem, _) = context.identity.load().expect("whole");
+            context.brokers == before && pem.chain == old.chain && pem.ca == old.ca
+        };
+        std::fs::create_dir_all(home.path().join("contexts/dev/cert.next.pem/in the way")).expect("made");
+        save(&contexts, "dev", &after, &identity(), None).expect_err("in the way");
+        assert!(whole(&contexts));
+        assert_eq!(contexts.current().expect("read").as_deref(), Some("dev"));
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub use invite_broker::BrokerInviteArgs;
 use crate::failure::Failure;
 use crate::output::note;
 use crate::session::Session;
-use crate::views::{RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
+use crate::views::{OldRoot, RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 
 /// Limit of a status call: a broker that is down must not delay the others' answers.
 const STATUS_LIMIT: Duration = Duration::from_secs(5);
@@ -285,6 +285,7 @@ async fn print_status(session: &Session) -> Result<(), Failure> {
     // Only the leader knows the log index of each member.
     let statuses = answers.iter().filter_map(|answer| answer.result.as_ref().ok());
     let best = statuses.max_by_key(|status| status.id == status.leader);
+    let old_roots = best.map(|status| status.old_roots.clone()).unwrap_or_default();
     let members = best.map(|status| status.members.clone()).unwrap_or_default();
     let broker = |answer: StatusAnswer| match answer.result {
         Ok(status) => RaftBroker::answered(answer.address, &status),
@@ -293,6 +294,7 @@ async fn print_status(session: &Session) -> Result<(), Failure> {
     let status = RaftStatus {
         brokers: answers.into_iter().map(broker).collect(),
         members: members.into_iter().map(RaftMember::from).collect(),
+        old_roots: old_roots.into_iter().map(OldRoot::from).collect(),
     };
     session.print(&status)?;
     let remedy = "see 'When brokers are lost' in the book (docs/disaster.md)";

@@ -10,7 +10,6 @@ mod frame;
 use self::frame::{Frame, Order};
 use super::status::Observed;
 use crate::clock::now_ms;
-use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::live::{ChangeSource, Changes, Key, Screen};
 use crate::output::Format;
@@ -56,27 +55,28 @@ async fn live(session: &Session, channel: &BrokerChannel, observed: Observed) ->
     let mut footer = FOOTER.to_owned();
     let mut screen = Screen::open()?;
     loop {
-        // The view stays responsive while the broker answers.
-        let read = async {
-            changes.after(0).await;
-            Observed::read(session, channel).await
-        };
-        tokio::pin!(read);
-        let newer = loop {
-            screen.draw(&frame.sheet(now_ms()).lines(session.page()), &footer)?;
-            tokio::select! {
-                newer = &mut read => break newer,
-                key = screen.key() => match key? {
-                    Key::Quit => return Ok(()),
-                    Key::Sort => frame.sort(frame.order().next()),
-                    Key::Repaint => {}
+        let newer = {
+            // The view stays responsive while the broker answers.
+            let read = async {
+                changes.after(0).await;
+                Observed::read(session, channel).await
+            };
+            tokio::pin!(read);
+            loop {
+                screen.draw(&frame.sheet(now_ms()).lines(session.page()), &footer)?;
+                tokio::select! {
+                    newer = &mut read => break newer,
+                    key = screen.key() => match key? {
+                        Key::Quit => return Ok(()),
+                        Key::Sort => frame.sort(frame.order().next()),
+                        Key::Repaint => {}
+                    }
                 }
             }
         };
-        match newer {
+        match changes.judge(newer)? {
             Ok(observed) => (frame, footer) = (Frame::new(observed, frame.order()), FOOTER.to_owned()),
-            Err(failure) if failure.exit == Exit::Unavailable => footer = format!("not up to date: {}", failure.reason),
-            Err(failure) => return Err(failure),
+            Err(failure) => footer = format!("not up to date: {}", failure.reason),
         }
     }
 }

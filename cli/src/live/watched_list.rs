@@ -10,7 +10,6 @@ use clap::Args;
 use super::changes::{ChangeSource, Changes};
 use super::screen::{Key, Screen};
 use crate::clock::now_ms;
-use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer as _, Format, Sheet, write_stdout};
 use crate::session::Session;
@@ -68,21 +67,21 @@ where
     let mut trouble: Option<Failure> = None;
     let mut screen = Screen::open()?;
     'read: loop {
-        let revision = list.revision;
-        let change = changes.after(revision);
-        tokio::pin!(change);
-        loop {
-            screen.draw(&sheet(&list, trouble.as_ref()).lines(session.page()), "q quits, arrows scroll")?;
-            tokio::select! {
-                () = &mut change => break,
-                key = screen.key() => if key? == Key::Quit { break 'read },
-                () = tokio::time::sleep(REPAINT_INTERVAL) => {}
+        {
+            let change = changes.after(list.revision);
+            tokio::pin!(change);
+            loop {
+                screen.draw(&sheet(&list, trouble.as_ref()).lines(session.page()), "q quits, arrows scroll")?;
+                tokio::select! {
+                    () = &mut change => break,
+                    key = screen.key() => if key? == Key::Quit { break 'read },
+                    () = tokio::time::sleep(REPAINT_INTERVAL) => {}
+                }
             }
         }
-        match read().await {
+        match changes.judge(read().await)? {
             Ok(newer) => (list, trouble) = (newer, None),
-            Err(failure) if failure.exit == Exit::Unavailable => trouble = Some(failure),
-            Err(failure) => return Err(failure),
+            Err(failure) => trouble = Some(failure),
         }
     }
     drop(screen);
@@ -112,10 +111,8 @@ where
     loop {
         write_stdout(&printed.text(session.format, &list, now_ms())?)?;
         changes.after(list.revision).await;
-        match read().await {
-            Ok(newer) => list = newer,
-            Err(failure) if failure.exit == Exit::Unavailable => {}
-            Err(failure) => return Err(failure),
+        if let Ok(newer) = changes.judge(read().await)? {
+            list = newer;
         }
     }
 }

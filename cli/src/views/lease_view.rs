@@ -40,7 +40,7 @@ pub struct Lease {
     /// Current state.
     pub state: Known<LeaseState>,
     /// Why it ends: `released`, `expired`, `cancelled`, `hold-expired`, `donor-failed`, `origin-failed`,
-    /// `reclaimed`, `preempted`, `not-needed`, `part-failed`, `device-lost`, `node-lost`, `donor-lost`,
+    /// `origin-refused`, `reclaimed`, `preempted`, `not-needed`, `part-failed`, `device-lost`, `node-lost`, `donor-lost`,
     /// `origin-revoked`, `donor-revoked`, `idle`.
     pub end_reason: Option<&'static str>,
     /// The cause of its delay, or its last error.

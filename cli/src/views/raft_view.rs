@@ -1,12 +1,12 @@
 //! The broker group: status, members, log time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comity_proto::v1;
 use serde::Serialize;
 
 use crate::output::{Answer, Column, Sheet, columns, fields};
-use crate::units::format_duration;
+use crate::units::{age, format_duration};
 
 /// The group as each broker sees it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -16,6 +16,24 @@ pub struct RaftStatus {
     pub brokers: Vec<RaftBroker>,
     /// Members according to the leader, else to another broker that answered.
     pub members: Vec<RaftMember>,
+    /// Roots other than that broker's under which members' newest certificates are.
+    pub old_roots: Vec<OldRoot>,
+}
+
+/// A root that members still need.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OldRoot {
+    /// SHA-256, in hex.
+    pub sha256: String,
+    /// Clusters whose newest certificate is under it; at most 64.
+    pub clusters: Vec<String>,
+    /// Number of all such clusters.
+    pub cluster_count: u32,
+    /// Number of users whose newest certificate is under it.
+    pub user_count: u32,
+    /// When the last of these certificates expires, in milliseconds since 1970.
+    pub last_not_after_ms: u64,
 }
 
 /// Members of the group after a change.
@@ -68,6 +86,8 @@ pub struct RaftBroker {
     pub clock_offset_ms: Option<i64>,
     /// Log time minus that median.
     pub log_time_offset_ms: Option<i64>,
+    /// SHA-256 of the root under which it issues certificates, in hex; empty if it did not answer.
+    pub issuing_root_sha256: String,
 }
 
 /// Result of rebasing log time, or of its dry run.
@@ -128,6 +148,7 @@ impl RaftBroker {
             log_time_ms: status.log_time_ms,
             clock_offset_ms: status.clock_offset_ms,
             log_time_offset_ms: status.log_time_offset_ms,
+            issuing_root_sha256: status.issuing_root_sha256.clone(),
         }
     }
 
@@ -139,6 +160,24 @@ impl RaftBroker {
 }
 
 impl RaftStatus {
+    /// Who issues under which root, if the brokers differ.
+    fn differing_roots(&self) -> Option<String> {
+        let mut roots: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for broker in self.brokers.iter().filter(|broker| !broker.issuing_root_sha256.is_empty()) {
+            roots.entry(&broker.issuing_root_sha256).or_default().push(broker.id.to_string());
+        }
+        let issue = |(root, brokers): (&&str, &Vec<String>)| {
+            format!("{} under {}", brokers.join(" and "), root.chars().take(12).collect::<String>())
+        };
+        let issuing: Vec<String> = roots.iter().map(issue).collect();
+        (roots.len() > 1).then(|| {
+            format!(
+                "brokers issue certificates under different roots, {}: install the newest intermediate on each\n",
+                issuing.join(", ")
+            )
+        })
+    }
+
     /// Whether one leader serves one group, with all invariants in order.
     ///
     /// # Errors
@@ -179,8 +218,39 @@ impl From<v1::RaftMember> for RaftMember {
     }
 }
 
+const OLD_ROOT_COLUMNS: [Column; 4] =
+    [Column::text("old root"), Column::number("users"), Column::text("last certificate"), Column::message("clusters")];
+
+impl OldRoot {
+    fn row(&self, now_ms: u64) -> Vec<String> {
+        let mut clusters = self.clusters.join(", ");
+        let named = u32::try_from(self.clusters.len()).unwrap_or(u32::MAX);
+        if self.cluster_count > named {
+            clusters.push_str(&format!(", and {} more", self.cluster_count - named));
+        }
+        vec![
+            self.sha256.chars().take(12).collect(),
+            self.user_count.to_string(),
+            format!("ends {}", age(self.last_not_after_ms, now_ms)),
+            if clusters.is_empty() { "-".to_owned() } else { clusters },
+        ]
+    }
+}
+
+impl From<v1::OldRoot> for OldRoot {
+    fn from(root: v1::OldRoot) -> Self {
+        Self {
+            sha256: root.sha256,
+            clusters: root.clusters,
+            cluster_count: root.cluster_count,
+            user_count: root.user_count,
+            last_not_after_ms: root.last_not_after_ms,
+        }
+    }
+}
+
 impl Answer for RaftStatus {
-    fn table(&self, _now_ms: u64) -> Sheet {
+    fn table(&self, now_ms: u64) -> Sheet {
         let row = |broker: &RaftBroker| match &broker.error {
             Some(_) => {
                 let mut row = vec!["-".to_owned(); 10];
@@ -226,7 +296,13 @@ impl Answer for RaftStatus {
                 broker.violations.iter().map(|broken| format!("BROKEN on broker {}: {broken}\n", broker.id))
             })
             .collect();
-        brokers.gap().then(silent).then(broken).then(members_table(&self.members))
+        let differing = self.differing_roots().unwrap_or_default();
+        let sheet = brokers.gap().then(silent).then(broken).then(differing).then(members_table(&self.members));
+        if self.old_roots.is_empty() {
+            return sheet;
+        }
+        let rows = self.old_roots.iter().map(|root| root.row(now_ms)).collect();
+        sheet.gap().then(columns(&OLD_ROOT_COLUMNS, rows, ""))
     }
 }
 
@@ -312,11 +388,33 @@ mod tests {
         let status = v1::GetRaftStatusResponse { id: 1, clock_offset_ms: Some(-7_200_000), ..Default::default() };
         let table = |status: &v1::GetRaftStatusResponse| {
             let brokers = vec![RaftBroker::answered("a:1".to_owned(), status)];
-            RaftStatus { brokers, members: Vec::new() }.table(0).to_string()
+            RaftStatus { brokers, members: Vec::new(), old_roots: Vec::new() }.table(0).to_string()
         };
         assert!(table(&status).contains("CLOCK") && table(&status).contains("-2h"), "{}", table(&status));
         let alone = v1::GetRaftStatusResponse { clock_offset_ms: None, ..status };
         assert!(table(&alone).lines().nth(1).is_some_and(|row| row.ends_with('?')), "{}", table(&alone));
+    }
+
+    #[test]
+    fn the_status_shows_who_still_needs_an_old_root() {
+        let root = v1::OldRoot {
+            sha256: "4b0b5a55bc0a".repeat(5),
+            clusters: vec!["edge".to_owned(), "ncc-main".to_owned()],
+            cluster_count: 5,
+            user_count: 7,
+            last_not_after_ms: 3 * 86_400_000,
+        };
+        let status = |old_roots| RaftStatus { brokers: Vec::new(), members: Vec::new(), old_roots };
+        let text = status(vec![root.into()]).table(0).to_string();
+        let row = text.lines().last().unwrap_or_default();
+        for part in ["4b0b5a55bc0a ", " 7 ", "ends in 3d", "edge, ncc-main, and 3 more"] {
+            assert!(row.contains(part), "{part}: {text}");
+        }
+        assert!(!status(Vec::new()).table(0).to_string().contains("ROOT"));
+        let issuing = |root: &str| RaftBroker { issuing_root_sha256: root.to_owned(), ..RaftBroker::default() };
+        let text = |brokers| RaftStatus { brokers, ..status(Vec::new()) }.table(0).to_string();
+        assert!(text(vec![issuing("aa"), issuing("bb")]).contains("different roots, 0 under aa, 0 under bb"));
+        assert!(!text(vec![issuing("aa"), issuing("aa")]).contains("different roots"));
     }
 
     #[test]
@@ -328,7 +426,8 @@ mod tests {
             role: if id == leader { "leader" } else { "follower" }.to_owned(),
             ..RaftBroker::default()
         };
-        let health = |brokers: Vec<RaftBroker>| RaftStatus { brokers, members: Vec::new() }.health();
+        let health =
+            |brokers: Vec<RaftBroker>| RaftStatus { brokers, members: Vec::new(), old_roots: Vec::new() }.health();
         let down = RaftBroker::silent("b:7443".to_owned(), "no answer within 5 s".to_owned());
         assert_eq!(health(vec![broker(1, 1, "aa"), broker(2, 1, "aa"), down.clone()]), Ok(()));
         assert_eq!(health(vec![broker(1, 0, "aa"), down]), Err("no broker leads".to_owned()));

@@ -21,7 +21,7 @@ use comity_core::refusal::Code;
 use comity_core::scheduler::{Plan, Planner};
 use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, ReplyBody, State, Timestamp};
 use comity_policy::{BundleSource, SourceFile};
-use comity_types::{ClassName, ClusterId, Delivery, LeaseId, LeaseState, RequestId, TenantId};
+use comity_types::{ClassName, ClusterId, Delivery, LeaseId, LeaseState, RequestId, TenantId, namespace_name};
 
 pub(crate) use self::members::{DONOR, ORIGIN};
 pub use self::members::{Member, node_id};
@@ -191,7 +191,7 @@ impl Broker {
 
     /// Reports from both clusters that a lease is ready.
     pub(crate) fn report_ready(&mut self, lease: LeaseId) -> Result<(), Refusal> {
-        self.report(lease, &LeaseOutcome::Ready { namespace: "n".to_owned(), secret_name: "s".to_owned() })
+        self.report(lease, &LeaseOutcome::Ready { namespace: namespace_name(lease), secret_name: "s".to_owned() })
     }
 
     /// Reports from the origin that a lease's work is saved.

@@ -15,7 +15,11 @@ pub(super) fn check_nesting(source: &str) -> Result<(), Vec<SelectorError>> {
     for (at, &c) in chars.iter().enumerate() {
         let next = chars.get(at + 1).copied();
         if is_steering(c) && !matches!(c, '\n' | '\t' | '\r') {
-            return syntax_error(at, "control characters are not allowed in selectors", "delete the character");
+            return syntax_error(
+                at,
+                "control and invisible characters are not allowed in selectors",
+                "delete the character",
+            );
         }
         if c == '\\' || (c == '/' && next == Some('/') && quote.is_none()) {
             return syntax_error(at, "escapes and comments are not allowed in selectors", "use YAML comments");

@@ -62,9 +62,14 @@ proptest! {
 
 #[test]
 fn no_character_of_a_bundle_acts_on_a_terminal() {
-    for (text, place) in
-        [("# a note\nkind: X # \u{1b}[2J\n", ":2:11"), ("# \u{202e}nimda\n", ":1:3"), ("kind: X\rkind: Y\n", ":1:8")]
-    {
+    for (text, place) in [
+        ("# a note\nkind: X # \u{1b}[2J\n", ":2:11"),
+        ("# \u{202e}nimda\n", ":1:3"),
+        ("kind: X\rkind: Y\n", ":1:8"),
+        ("kind: ad\u{200b}min\n", ":1:9"),
+        ("kind: X\n\u{feff}kind: Y\n", ":2:1"),
+        ("# \u{e0061}\n", ":1:3"),
+    ] {
         let problems = load(vec![SourceFile { path: "one.yaml".into(), text: text.into() }]).unwrap_err();
         assert_eq!(problems[0].code, ProblemCode::NotText, "{problems:?}");
         let shown = problems[0].to_string();
@@ -75,7 +80,7 @@ fn no_character_of_a_bundle_acts_on_a_terminal() {
     let escaped = |text: &str| text.replace("description: Training", "description: \"\\e]0;owned\\a\" # Training");
     files.iter_mut().for_each(|file| file.text = escaped(&file.text));
     let problems = load(files).unwrap_err();
-    assert!(render_problems(&problems).contains("has control characters"), "{problems:?}");
+    assert!(render_problems(&problems).contains("has control or invisible ones"), "{problems:?}");
     let mut windows = examples();
     windows.iter_mut().for_each(|file| file.text = file.text.replace('\n', "\r\n"));
     assert!(load(windows).is_ok());

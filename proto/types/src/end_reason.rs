@@ -20,6 +20,8 @@ pub enum EndReason {
     DonorFailed,
     /// The origin could not use it.
     OriginFailed,
+    /// The origin's own policy does not accept its donor.
+    OriginRefused,
     /// Reclaimed for the donor's own reasons.
     Reclaimed,
     /// Reclaimed for a request of higher priority.
@@ -46,7 +48,7 @@ impl EndReason {
     /// Whether the request returns to the queue.
     #[must_use]
     pub fn retries(self) -> bool {
-        matches!(self, Self::HoldExpired | Self::DonorFailed) || self.was_served()
+        matches!(self, Self::HoldExpired | Self::DonorFailed | Self::OriginRefused) || self.was_served()
     }
 
     /// Whether the lease was in use until its donor reclaimed it or failed.
@@ -73,6 +75,7 @@ impl EndReason {
             Self::HoldExpired => "hold-expired",
             Self::DonorFailed => "donor-failed",
             Self::OriginFailed => "origin-failed",
+            Self::OriginRefused => "origin-refused",
             Self::Reclaimed => "reclaimed",
             Self::Preempted => "preempted",
             Self::NotNeeded => "not-needed",

@@ -7,7 +7,7 @@ const MAX_SHOWN: usize = 80;
 
 /// A text is not a valid id of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} {value:?} {reason}; {remedy}")]
+#[error("{field} \"{value}\" {reason}; {remedy}")]
 pub struct InvalidId {
     /// Path of the field at fault, as in "spec.tenant".
     pub field: String,

@@ -44,7 +44,7 @@ fn next_eight(label: &[u8], at: usize) -> u64 {
 }
 
 macro_rules! label_id {
-    ($(#[$doc:meta])* $name:ident, $what:literal) => {
+    ($(#[$doc:meta])* $name:ident, $field:literal, $what:literal) => {
         $(#[$doc])*
         #[derive(Clone, Debug, Eq)]
         pub struct $name(SmolStr);
@@ -55,7 +55,7 @@ macro_rules! label_id {
                 if is_dns_label(text) {
                     return Ok(Self(SmolStr::new(text)));
                 }
-                Err(InvalidId::new(field, text, concat!("is not a ", $what, " id"), REMEDY))
+                Err(InvalidId::new(field, text, concat!("is not ", $what, " id"), REMEDY))
             }
 
             /// The text.
@@ -103,7 +103,7 @@ macro_rules! label_id {
         impl FromStr for $name {
             type Err = InvalidId;
             fn from_str(text: &str) -> Result<Self, InvalidId> {
-                Self::parse(text, $what)
+                Self::parse(text, $field)
             }
         }
 
@@ -116,7 +116,7 @@ macro_rules! label_id {
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 let text = String::deserialize(deserializer)?;
-                Self::parse(&text, $what).map_err(serde::de::Error::custom)
+                Self::parse(&text, $field).map_err(serde::de::Error::custom)
             }
         }
     };
@@ -124,22 +124,22 @@ macro_rules! label_id {
 
 label_id!(
     /// A member cluster.
-    ClusterId, "cluster");
+    ClusterId, "cluster", "a cluster");
 label_id!(
     /// An institution.
-    InstitutionId, "institution");
+    InstitutionId, "institution", "an institution");
 label_id!(
     /// A tenant.
-    TenantId, "tenant");
+    TenantId, "tenant", "a tenant");
 label_id!(
     /// A GPU class.
-    ClassName, "class");
+    ClassName, "class", "a class");
 label_id!(
     /// A priority class.
-    PriorityName, "priority class");
+    PriorityName, "priority class", "a priority class");
 label_id!(
     /// A node of an offer. The donor's agent hashes the host name, so any label is valid.
-    NodeId, "node");
+    NodeId, "node", "a node");
 
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
@@ -155,6 +155,14 @@ mod tests {
         let mut sorted = texts;
         sorted.sort_unstable();
         assert_eq!(ids.iter().map(NodeId::as_str).collect::<Vec<_>>(), sorted);
+    }
+
+    #[test]
+    fn a_refused_id_is_named_with_its_article_and_shown_as_it_is_escaped_once() {
+        let error = InstitutionId::parse("Poly\u{1b}", "institution").unwrap_err();
+        assert!(error.to_string().starts_with(r#"institution "Poly\u{1b}" is not an institution id; use "#), "{error}");
+        let error = TenantId::parse("", "spec.tenant").unwrap_err();
+        assert!(error.to_string().starts_with(r#"spec.tenant "" is not a tenant id; use "#), "{error}");
     }
 
     proptest::proptest! {

@@ -66,6 +66,12 @@ number_id!(
     /// A peering, "peer-N".
     PeeringId, "peer-", "peering");
 
+/// The namespace of a lease on the donor, and the name of its Secret on the origin.
+#[must_use]
+pub fn namespace_name(lease: LeaseId) -> String {
+    format!("comity-{lease}")
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {

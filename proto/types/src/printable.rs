@@ -1,20 +1,31 @@
 //! Text from elsewhere, made safe to print: on a terminal, a control character moves the cursor, changes the title or
-//! answers for the user, and a bidirectional control makes a line read differently from what it says.
+//! answers for the user, a bidirectional control makes a line read differently from what it says, and an invisible
+//! character makes two names look the same or carries a message that only programs read.
 //!
 //! Doors refuse such text (`is_printable`); what prints replaces the characters, whoever let them in.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a character acts on a terminal, a line or the direction of text: the control characters (C0, DEL, C1), the
-/// separators of lines and paragraphs, and the bidirectional controls of Unicode Standard Annex 9.
+/// Whether a character acts on a terminal, a line or the direction of text, or shows nothing: the control characters
+/// (C0, DEL, C1), the separators of lines and paragraphs, and the characters with the General Category Cf or the
+/// property `Default_Ignorable_Code_Point`. The latter has the joiners and variation selectors of some scripts and emoji.
 #[must_use]
 pub fn is_steering(character: char) -> bool {
-    character.is_control()
-        || matches!(
-            character,
-            '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}'
-        )
+    character.is_control() || (!character.is_ascii() && is_format_or_ignorable(character))
+}
+
+/// `DerivedGeneralCategory.txt` (Cf, Zl, Zp) and `DerivedCoreProperties.txt` of the Unicode Character Database 16.0.
+fn is_format_or_ignorable(character: char) -> bool {
+    matches!(
+        character,
+        '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}' | '\u{891}'
+        | '\u{8e2}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}'
+        | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+        | '\u{e0000}'..='\u{e0fff}'
+    )
 }
 
 /// Whether a text is one line that only shows characters.
@@ -57,8 +68,8 @@ pub fn printable_json(json: &str) -> Cow<'_, str> {
         ('\n' | '\t', _) | ('\r', Some('\n')) => out.push(steering),
         // Alone it would overwrite the line.
         ('\r', _) => out.push('\n'),
-        // A string takes any formatted text.
-        _ => _ = write!(out, "\\u{:04x}", u32::from(steering)),
+        // JSON writes a character beyond U+FFFF as two surrogates. A string takes any formatted text.
+        _ => steering.encode_utf16(&mut [0; 2]).iter().for_each(|unit| _ = write!(out, "\\u{unit:04x}")),
     })
 }
 
@@ -95,6 +106,11 @@ mod tests {
             ("over\rwritten\u{8}\u{7f}", r"over\u{d}written\u{8}\u{7f}"),
             ("user\u{202e}nimda\u{2066}", r"user\u{202e}nimda\u{2066}"),
             ("two\u{2028}lines", r"two\u{2028}lines"),
+            ("ad\u{200b}min", r"ad\u{200b}min"),
+            ("\u{feff}ad\u{2060}m\u{2064}in", r"\u{feff}ad\u{2060}m\u{2064}in"),
+            ("ad\u{ad}min\u{e0061}\u{e007f}", r"ad\u{ad}min\u{e0061}\u{e007f}"),
+            ("ad\u{200d}min\u{fe0f}\u{e01ef}", r"ad\u{200d}min\u{fe0f}\u{e01ef}"),
+            ("\u{3164}\u{115f}\u{180e}\u{fff9}", r"\u{3164}\u{115f}\u{180e}\u{fff9}"),
         ] {
             assert_eq!((printable(text), printable_line(text)), (line.into(), line.into()));
             assert!(!is_printable(text) && !is_printable_text(text), "{text:?}");
@@ -107,7 +123,7 @@ mod tests {
         assert_eq!(printable(text), text);
         assert_eq!(printable_line(text), "first second column ");
         assert!(is_printable_text(text) && !is_printable(text));
-        for plain in ["", "astronomie-données 東京 שלום", "👩\u{200d}🔬"] {
+        for plain in ["", "astronomie-données 東京 שלום", "काशी 한글 👩🔬"] {
             assert_eq!((printable(plain), printable_line(plain)), (plain.into(), plain.into()));
             assert!(is_printable(plain));
         }
@@ -124,7 +140,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn json_keeps_its_value(text in ".*", pretty: bool) {
+        fn json_keeps_its_value(text in ".*|[a\\x{200b}\\x{feff}\\x{e0000}-\\x{e0fff}]*", pretty: bool) {
             let value = serde_json::json!({ "text": text });
             let json = if pretty { serde_json::to_string_pretty(&value) } else { serde_json::to_string(&value) };
             let json = json.expect("a string serialises");
@@ -135,7 +151,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_steers_is_left(text in "\\PC*|[\\x00-\\x{a0}\\x{200e}-\\x{206f}]*") {
+        fn nothing_that_steers_is_left(text in "\\PC*|[\\x00-\\x{ad}\\x{200b}-\\x{206f}\\x{fe00}-\\x{feff}\\x{e0000}-\\x{e0fff}]*") {
             prop_assert!(is_printable(&printable_line(&text)));
             prop_assert!(is_printable_text(&printable(&text)));
         }

@@ -31,6 +31,12 @@ impl CertificateAuthority {
         dir.join(KEY_FILE).exists()
     }
 
+    /// The first file of an authority that the directory lacks.
+    #[must_use]
+    pub fn missing_file(dir: &Path) -> Option<&'static str> {
+        [CHAIN_FILE, KEY_FILE, ROOTS_FILE].into_iter().find(|name| !dir.join(name).is_file())
+    }
+
     /// Reads an authority. Finishes a replacement that a crash interrupted.
     ///
     /// # Errors

@@ -308,6 +308,7 @@ fn by_openssl(dir: &Path, uri: &str) {
         run(&format!("{key} -out {name}.sec1"));
         run(&format!("pkcs8 -topk8 -nocrypt -in {name}.sec1 -out {name}.key"));
     }
+    std::fs::set_permissions(dir.join("tls.key"), std::fs::Permissions::from_mode(0o600)).unwrap();
     run("req -x509 -new -key root.key -subj /O=Example/CN=Root -days 30 -out ca.crt");
     run("req -new -key tls.key -subj /O=Example/CN=Intermediate -out tls.csr");
     run("x509 -req -in tls.csr -CA ca.crt -CAkey root.key -CAcreateserial -days 10 -extfile names -out tls.crt");
@@ -332,4 +333,30 @@ fn an_intermediate_of_another_authority_is_used_if_it_names_the_trust_domain() {
     std::fs::copy(other.path().join("ca.crt"), home.path().join("ca.crt")).unwrap();
     let error = CertificateAuthority::load(home.path()).unwrap_err().to_string();
     assert!(error.contains("does not lead to a root in ca.crt"), "{error}");
+}
+
+#[test]
+fn authority_key_is_readable_for_others() {
+    let home = tempfile::tempdir().unwrap();
+    let (root_dir, dir) = (home.path().join("root"), home.path().join("ca"));
+    let root = RootAuthority::create(domain(), SystemTime::now()).unwrap();
+    root.save(&root_dir).unwrap();
+    authority().save(&dir).unwrap();
+    let (root_key, key) = (root_dir.join("root-key.pem"), CertificateAuthority::key_file(&dir));
+    let set = |path: &Path, mode| std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    for mode in [0o644, 0o604, 0o602, 0o666] {
+        set(&root_key, mode);
+        set(&key, mode);
+        let refused = [RootAuthority::load(&root_dir).err(), CertificateAuthority::load(&dir).err()];
+        for (error, path) in refused.into_iter().zip([&root_key, &key]) {
+            let error = error.unwrap().to_string();
+            assert!(error.ends_with(&format!("run: chmod go= {}", path.display())), "{mode:o}: {error}");
+        }
+    }
+    for mode in [0o600, 0o400] {
+        set(&root_key, mode);
+        set(&key, mode);
+        RootAuthority::load(&root_dir).unwrap();
+        CertificateAuthority::load(&dir).unwrap();
+    }
 }

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use comity_types::is_steering;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_saphyr::{Error, Location, MessageFormatter as _, UserMessageFormatter};
 use strsim::osa_distance;
@@ -226,10 +227,10 @@ fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     distances.filter(|(distance, _)| *distance <= allowed).min().map(|(_, candidate)| candidate)
 }
 
-/// One line without control characters.
+/// One line without control and invisible characters.
 fn plain(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let text: String = text.chars().filter(|letter| !letter.is_control()).collect();
+    let text: String = text.chars().filter(|letter| !is_steering(*letter)).collect();
     if text.is_empty() { "it is not YAML".to_owned() } else { text }
 }
 

@@ -62,8 +62,14 @@ impl IdentityDir {
                 let Ok(chain) = self.read_text("cert.next.pem") else {
                     return Err(mismatch);
                 };
-                let pem = IdentityPem { chain, ..pem };
+                // The roots were renamed before the certificate.
+                let next = self.read_text("ca.next.pem").ok();
+                let is_left = next.is_some();
+                let pem = IdentityPem { chain, ca: next.unwrap_or(pem.ca), ..pem };
                 let identity = TlsIdentity::from_pem(&pem)?;
+                if is_left {
+                    self.rename_durably("ca.next.pem", "ca.pem")?;
+                }
                 self.rename_durably("cert.next.pem", "cert.pem")?;
                 Ok((pem, identity))
             }
@@ -88,10 +94,12 @@ impl IdentityDir {
     pub fn save(&self, pem: &IdentityPem) -> Result<TlsIdentity, IdentityError> {
         let identity = TlsIdentity::from_pem(pem)?;
         atomic_file::create_private_dir(&self.path)?;
-        atomic_file::write(&self.file("ca.pem"), pem.ca.as_bytes(), PUBLIC)?;
+        // Whatever cannot be written, the three old files still belong together.
+        atomic_file::write(&self.file("ca.next.pem"), pem.ca.as_bytes(), PUBLIC)?;
         atomic_file::write(&self.file("key.next.pem"), pem.key.expose().as_bytes(), PRIVATE)?;
         atomic_file::write(&self.file("cert.next.pem"), pem.chain.as_bytes(), PUBLIC)?;
         self.rename_durably("key.next.pem", "key.pem")?;
+        self.rename_durably("ca.next.pem", "ca.pem")?;
         self.rename_durably("cert.next.pem", "cert.pem")?;
         Ok(identity)
     }
@@ -181,6 +189,40 @@ mod tests {
         assert_eq!(dir.load().unwrap().0.chain, new.chain);
         assert_eq!(dir.load().unwrap().0.chain, new.chain);
         assert!(!dir.file("cert.next.pem").exists());
+    }
+
+    #[test]
+    fn a_save_that_cannot_be_written_leaves_the_old_identity_whole() {
+        // Each is of an authority of its own, as after a federation was founded anew.
+        let ((old, _), (new, _)) = (two_identities(), two_identities());
+        for blocked in ["ca.next.pem", "key.next.pem", "cert.next.pem"] {
+            let home = tempfile::tempdir().unwrap();
+            let dir = IdentityDir::new(home.path());
+            dir.save(&old).unwrap();
+            fs::create_dir_all(dir.file(blocked).join("in the way")).unwrap();
+            dir.save(&new).unwrap_err();
+            let (pem, _) = dir.load().unwrap();
+            assert_eq!((pem.chain, pem.ca), (old.chain.clone(), old.ca.clone()), "{blocked}");
+        }
+    }
+
+    #[test]
+    fn a_load_finishes_a_save_with_other_roots() {
+        let ((old, _), (new, _)) = (two_identities(), two_identities());
+        for roots_are_renamed in [false, true] {
+            let home = tempfile::tempdir().unwrap();
+            let dir = IdentityDir::new(home.path());
+            dir.save(&old).unwrap();
+            atomic_file::write(&dir.file("key.pem"), new.key.expose().as_bytes(), PRIVATE).unwrap();
+            let roots = if roots_are_renamed { "ca.pem" } else { "ca.next.pem" };
+            atomic_file::write(&dir.file(roots), new.ca.as_bytes(), PUBLIC).unwrap();
+            atomic_file::write(&dir.file("cert.next.pem"), new.chain.as_bytes(), PUBLIC).unwrap();
+            for _ in 0..2 {
+                let (pem, _) = dir.load().unwrap();
+                assert_eq!((pem.chain, pem.ca), (new.chain.clone(), new.ca.clone()));
+            }
+            assert!(!dir.file("ca.next.pem").exists());
+        }
     }
 
     /// A root with the subject of a certificate.

@@ -17,6 +17,7 @@ fn lease(id: u64) -> DonorLease {
         lease_id: LeaseId(id),
         tenant: "vision".into(),
         origin: "polytechnic".into(),
+        target_namespace: String::new(),
         placement: Placement {
             resource_name: "nvidia.com/gpu".into(),
             resource_count: 3,

@@ -226,6 +226,7 @@ mod tests {
             lease_id: LeaseId(id),
             tenant: "vision".into(),
             origin: "polytechnic".into(),
+            target_namespace: String::new(),
             placement: Placement {
                 resource_name: GpuClass::NvidiaGpu.quota_name(),
                 resource_count: devices.len() as u64,

@@ -210,6 +210,7 @@ mod tests {
             lease_id: LeaseId(7),
             tenant: "vision".into(),
             origin: "polytechnic".into(),
+            target_namespace: String::new(),
             placement: Placement {
                 resource_name: resource.into(),
                 resource_count: count,

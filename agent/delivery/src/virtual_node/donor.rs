@@ -162,6 +162,7 @@ impl VirtualNodeDonor for NodeLender {
             }
             let grant = Grant {
                 origin_liqo_id: peer.liqo_id.clone(),
+                namespace: lease.namespace().to_owned(),
                 resources,
                 node_selector: selection.selector,
                 node_labels: selection.shown,
@@ -220,6 +221,7 @@ mod tests {
             lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
+            target_namespace: String::new(),
             placement: Placement::new("here".parse().unwrap()),
             gpus: GpuDemand::default(),
             fencing_token: 1,

@@ -73,6 +73,7 @@ mod tests {
             lease_id: LeaseId(7),
             tenant: "t".into(),
             origin: "o".into(),
+            target_namespace: String::new(),
             placement: Placement {
                 nodes: nodes.collect(),
                 resource_name: "nvidia.com/gpu".into(),

@@ -12,6 +12,7 @@ use rustls::client::danger::ServerCertVerifier as _;
 use rustls::server::danger::ClientCertVerifier;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 /// How long certificates are valid that the agent makes for itself.
 pub const LIFE: Duration = Duration::from_secs(90 * 86_400);
@@ -82,6 +83,14 @@ pub fn verify(chain_pem: &str, ca_pem: &str, host: &str, at: SystemTime) -> Resu
     verifier.verify_server_cert(server, intermediates, &name, &[], at).map(drop).map_err(|error| error.to_string())
 }
 
+/// When the server's certificate ends, in seconds since 1970; `None` if it cannot be read.
+#[must_use]
+pub fn end_of(chain_pem: &str) -> Option<u64> {
+    let server = CertificateDer::pem_slice_iter(chain_pem.as_bytes()).next()?.ok()?;
+    let (_, server) = X509Certificate::from_der(&server).ok()?;
+    u64::try_from(server.validity().not_after.timestamp()).ok()
+}
+
 /// TLS with `certificates`; with a `verifier`, clients must show a certificate.
 ///
 /// # Errors
@@ -137,6 +146,15 @@ mod tests {
         ] {
             assert!(verify(&own.chain_pem, ca_pem, host, at).is_err(), "{host}");
         }
+    }
+
+    #[test]
+    fn the_end_is_that_of_the_server_s_certificate() {
+        let now = SystemTime::now();
+        let made = make("10.0.0.1", "", now, LIFE).unwrap();
+        let wanted = (now + LIFE).duration_since(UNIX_EPOCH).unwrap().as_secs();
+        assert_eq!(end_of(&format!("{}{}", made.chain_pem, made.ca_pem)), Some(wanted));
+        assert_eq!((end_of(""), end_of("nonsense")), (None, None));
     }
 
     #[test]

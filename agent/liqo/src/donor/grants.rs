@@ -7,13 +7,15 @@ use serde::{Deserialize, Serialize};
 use crate::tenant_namespace_of;
 
 /// Most leases in force: their terms must fit one ConfigMap of 1 MiB.
-pub const MAX_GRANTS: usize = 800;
+pub const MAX_GRANTS: usize = 750;
 
 /// The grant of one lease by virtual node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// Liqo id of the borrowing cluster.
     pub origin_liqo_id: String,
+    /// The namespace there whose pods the lease is for.
+    pub namespace: String,
     /// Amounts by resource name, as Kubernetes writes quantities.
     pub resources: BTreeMap<String, String>,
     /// Labels that a node must have for pods of the lease.

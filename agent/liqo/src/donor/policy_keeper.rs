@@ -10,7 +10,8 @@ use std::time::Duration;
 use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::{FIELD_MANAGER, call, creating};
 use comity_agent_model::delivery_error::DeliveryError;
-use futures::{Stream, StreamExt as _};
+use futures::future::BoxFuture;
+use futures::{FutureExt as _, Stream, StreamExt as _};
 use kube::api::{DynamicObject, ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::runtime::WatchStreamExt as _;
@@ -72,13 +73,15 @@ pub struct PolicyKeeper {
 }
 
 impl PolicyKeeper {
-    /// Begins to watch, and to write the grants; `liqo_id` is this cluster's own. Must be called within a tokio runtime.
+    /// Begins to watch, and to write the grants; `liqo_id` is this cluster's own. `spawn` runs the task, which must
+    /// stand still while another replica of the agent may be active.
     #[must_use]
     pub fn start(
         client: Client,
         settings: PolicySettings,
         liqo_id: &str,
         grants: watch::Receiver<Arc<Grants>>,
+        spawn: impl FnOnce(BoxFuture<'static, ()>) -> JoinHandle<()>,
     ) -> Self {
         let (publish, health) = watch::channel(Err("the admission policies have not been checked yet".to_owned()));
         let (publish_in_force, in_force) = watch::channel(Arc::default());
@@ -95,7 +98,7 @@ impl PolicyKeeper {
             in_effect_at: None,
             pace: Pace::default(),
         };
-        Self { health, in_force, task: tokio::spawn(keeping.follow(grants)) }
+        Self { health, in_force, task: spawn(keeping.follow(grants).boxed()) }
     }
 
     /// Whether all policies exist, are as wanted and are in effect. Otherwise this cluster offers no virtual nodes.

@@ -172,6 +172,7 @@ mod tests {
     fn grants() -> Grants {
         let grant = Grant {
             origin_liqo_id: "origin".into(),
+            namespace: "team-a".into(),
             resources: [("cpu".to_owned(), "8".to_owned()), ("nvidia.com/gpu".to_owned(), "3".to_owned())].into(),
             node_selector: [("nvidia.com/gpu.product".to_owned(), "H100".to_owned())].into(),
             node_labels: [("comity.dev/gpu".to_owned(), "H100".to_owned())].into(),

@@ -9,16 +9,19 @@ use std::time::Duration;
 use comity_agent_kubernetes::call::{apply, call_opt, own_labels};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::lease::lease_id::LEASE_LABEL;
+use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ObjectMeta;
 use kube::core::DynamicObject;
+use kube::runtime::WatchStreamExt as _;
+use kube::runtime::watcher::watch_object;
 use kube::{Api, ResourceExt as _};
 
 use super::{LiqoOrigin, objects};
 
 /// The ConfigMap, in the agent's namespace: a key for each virtual node, whose value is the namespace of its lease.
 const NAMESPACES_MAP: &str = "comity-virtual-nodes";
-/// How often the ConfigMap is compared with the leases: without it the policy refuses nothing.
+/// How often the ConfigMap is compared with the leases, if no change of it is seen.
 const RESTORE_INTERVAL: Duration = Duration::from_secs(15);
 
 impl LiqoOrigin {
@@ -38,13 +41,18 @@ impl LiqoOrigin {
         apply(&maps, &ConfigMap { metadata, data: Some(wanted), ..ConfigMap::default() }).await.map(drop)
     }
 
-    /// Restores the ConfigMap whenever somebody changed or deleted it.
+    /// Restores the ConfigMap when somebody changed or deleted it: without it the policy refuses nothing.
     pub(super) async fn keep_node_namespaces(self) {
+        let maps = Api::<ConfigMap>::namespaced(self.client.clone(), &self.settings.agent_namespace);
+        let mut changes = std::pin::pin!(watch_object(maps, NAMESPACES_MAP).default_backoff());
         let mut tick = tokio::time::interval(RESTORE_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut told = String::new();
         loop {
-            tick.tick().await;
+            tokio::select! {
+                _ = tick.tick() => {}
+                Some(_) = changes.next() => {}
+            }
             let error = self.publish_node_namespaces().await.err().map(|error| error.to_string()).unwrap_or_default();
             if !error.is_empty() && error != told {
                 tracing::warn!(

@@ -1,6 +1,7 @@
 //! Names made from the id of a lease.
 
 use comity_types::LeaseId;
+pub use comity_types::namespace_name;
 
 /// Label of every object made for a lease; its value is the lease's id.
 pub const LEASE_LABEL: &str = "comity.dev/lease";
@@ -10,12 +11,6 @@ pub const LEASE_NODES_LABEL: &str = "comity.dev/lease-nodes";
 pub const GPU_RESOURCE_ANNOTATION: &str = "comity.dev/gpu-resource";
 /// Annotation of a lease's namespace: the resources of its devices, separated by commas. Its pods request no others.
 pub const DEVICES_ANNOTATION: &str = "comity.dev/devices";
-
-/// The namespace of a lease on the donor, and the name of its Secret on the origin.
-#[must_use]
-pub fn namespace_name(lease: LeaseId) -> String {
-    format!("comity-{lease}")
-}
 
 /// The lease of such a namespace; `None` for other names.
 #[must_use]

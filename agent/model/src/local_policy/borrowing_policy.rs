@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::{DONOR_REFUSED, LOCAL_POLICY};
 use serde::{Deserialize, Serialize};
 
 use super::is_allowed;
@@ -54,25 +55,46 @@ pub struct BorrowingTerms<'a> {
     pub namespace: &'a str,
 }
 
+/// Why the cluster does not borrow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct BorrowingRefusal {
+    /// [`DONOR_REFUSED`] if another donor may be accepted, else [`LOCAL_POLICY`].
+    pub code: &'static str,
+    /// A sentence for the operator of the other cluster, naming the setting behind it.
+    pub message: String,
+}
+
+impl BorrowingRefusal {
+    fn of_donor(message: String) -> Self {
+        Self { code: DONOR_REFUSED, message }
+    }
+
+    fn of_all(message: String) -> Self {
+        Self { code: LOCAL_POLICY, message }
+    }
+}
+
 impl BorrowingPolicy {
     /// Checks whether leases of a donor could be accepted at all; otherwise it gets no tunnel.
     ///
     /// # Errors
-    /// A sentence for the operator of the other cluster, naming the setting behind it.
-    pub fn check_peer(&self, donor: &str, institution: &str) -> Result<(), String> {
+    /// [`BorrowingRefusal`].
+    pub fn check_peer(&self, donor: &str, institution: &str) -> Result<(), BorrowingRefusal> {
         if !self.enabled {
-            return Err("this cluster does not borrow now (borrowing.enabled is false)".to_owned());
+            let message = "this cluster does not borrow now (borrowing.enabled is false)";
+            return Err(BorrowingRefusal::of_all(message.to_owned()));
         }
         if self.denied_donors.contains(donor) || !is_allowed(&self.allowed_donors, donor) {
-            return Err(format!(
+            return Err(BorrowingRefusal::of_donor(format!(
                 "this cluster does not borrow from cluster {donor} (borrowing.allowedDonors, borrowing.deniedDonors)"
-            ));
+            )));
         }
         if self.denied_institutions.contains(institution) || !is_allowed(&self.allowed_institutions, institution) {
-            return Err(format!(
+            return Err(BorrowingRefusal::of_donor(format!(
                 "this cluster does not borrow from institution {institution:?} (borrowing.allowedInstitutions, \
                  borrowing.deniedInstitutions)"
-            ));
+            )));
         }
         Ok(())
     }
@@ -80,18 +102,19 @@ impl BorrowingPolicy {
     /// Checks whether a lease may be accepted.
     ///
     /// # Errors
-    /// A sentence for the operator of the other cluster, naming the setting behind it.
-    pub fn check(&self, terms: &BorrowingTerms<'_>) -> Result<(), String> {
+    /// [`BorrowingRefusal`].
+    pub fn check(&self, terms: &BorrowingTerms<'_>) -> Result<(), BorrowingRefusal> {
         let BorrowingTerms { donor, institution, tenant, namespace } = *terms;
-        self.check_peer(donor, institution)?;
         if !is_allowed(&self.allowed_tenants, tenant) {
-            return Err(format!("this cluster does not borrow for tenant {tenant:?} (borrowing.allowedTenants)"));
+            let message = format!("this cluster does not borrow for tenant {tenant:?} (borrowing.allowedTenants)");
+            return Err(BorrowingRefusal::of_all(message));
         }
+        self.check_peer(donor, institution)?;
         match self.namespace_donors.get(namespace) {
-            Some(donors) if !donors.contains(donor) => Err(format!(
+            Some(donors) if !donors.contains(donor) => Err(BorrowingRefusal::of_donor(format!(
                 "this cluster does not borrow from cluster {donor} for namespace {namespace} \
                  (borrowing.namespaceDonors)"
-            )),
+            ))),
             _ => Ok(()),
         }
     }
@@ -123,7 +146,10 @@ mod tests {
         ];
         for (policy, field) in limits {
             let refused = policy.check(&TERMS).expect_err(field);
-            assert!(refused.contains(field), "{refused}");
+            assert!(refused.message.contains(field), "{refused}");
+            let concerns_all = matches!(field, "borrowing.enabled" | "borrowing.allowedTenants");
+            let code = if concerns_all { LOCAL_POLICY } else { DONOR_REFUSED };
+            assert_eq!(refused.code, code, "{refused}");
         }
         let allowed = BorrowingPolicy {
             allowed_donors: names("north"),

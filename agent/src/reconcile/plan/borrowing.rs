@@ -2,10 +2,10 @@
 
 use comity_agent_model::lease::Lease;
 use comity_agent_model::lease::target_namespace::DEFAULT_TARGET_NAMESPACE;
-use comity_agent_model::local_policy::borrowing_policy::BorrowingTerms;
+use comity_agent_model::local_policy::borrowing_policy::{BorrowingRefusal, BorrowingTerms};
 use comity_agent_model::peering::PeeringDirective;
 use comity_agent_state::record::OriginRecord;
-use comity_types::Side;
+use comity_types::{LOCAL_POLICY, Side};
 
 use super::Snapshot;
 use crate::reconcile::bound_peering::BoundPeering;
@@ -16,7 +16,7 @@ pub(super) fn obstacle(
     lease: &Lease,
     bound: &BoundPeering,
     record: Option<&OriginRecord>,
-) -> Option<String> {
+) -> Option<BorrowingRefusal> {
     if record.is_some_and(|record| record.credential.is_some()) {
         return None;
     }
@@ -30,7 +30,11 @@ pub(super) fn obstacle(
 }
 
 /// Why no tunnel is built to the other side of a new peering: no lease over it would be accepted here.
-pub(super) fn peer_obstacle(snapshot: &Snapshot<'_>, directive: &PeeringDirective, side: Side) -> Option<String> {
+pub(super) fn peer_obstacle(
+    snapshot: &Snapshot<'_>,
+    directive: &PeeringDirective,
+    side: Side,
+) -> Option<(&'static str, String)> {
     let peering = &directive.peering;
     if snapshot.records.epochs(peering.id).next().is_some() {
         return None;
@@ -42,9 +46,11 @@ pub(super) fn peer_obstacle(snapshot: &Snapshot<'_>, directive: &PeeringDirectiv
     // A voucher says more than the broker does.
     let vouched = snapshot.records.peers.get(other).and_then(|peer| peer.vouched_institution());
     let institution = vouched.unwrap_or(&directive.peer_institution);
-    let checked = match side {
-        Side::Donor => snapshot.policy.check_peer(other, institution),
-        Side::Origin => snapshot.borrowing.check_peer(other, institution),
-    };
-    checked.err()
+    match side {
+        Side::Donor => snapshot.policy.check_peer(other, institution).err().map(|message| (LOCAL_POLICY, message)),
+        Side::Origin => {
+            let refused = snapshot.borrowing.check_peer(other, institution).err();
+            refused.map(|refusal| (refusal.code, refusal.message))
+        }
+    }
 }

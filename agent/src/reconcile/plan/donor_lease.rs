@@ -5,7 +5,7 @@ use std::time::Duration;
 use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LeaseTerms;
 use comity_agent_state::record::{DonorRecord, MAX_FENCE_STEP, ReportKey, SealedCredential};
-use comity_types::{Delivery, LeaseState, Side};
+use comity_types::{Delivery, LOCAL_POLICY, LeaseState, Side};
 
 use super::lease_end::{TakeDown, ends, refusal, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
@@ -127,7 +127,7 @@ fn admit(snapshot: &Snapshot<'_>, lease: &Lease, bound: BoundPeering, ledger: &m
             let (lease, fencing_token) = (lease.id, lease.fencing_token);
             steps.push(AdmitLease { lease, fencing_token, capacity, bound, delivery }.into());
         }
-        Err(message) => steps.push(refuse(lease, "local-policy", message)),
+        Err(message) => steps.push(refuse(lease, LOCAL_POLICY, message)),
     }
 }
 
@@ -156,7 +156,7 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &B
         if snapshot.now_ms >= limit && snapshot.is_live {
             steps.push(refuse(
                 lease,
-                "local-policy",
+                LOCAL_POLICY,
                 "the lease has lasted as long as this cluster lends (sharing.maxLeaseSeconds)".to_owned(),
             ));
             return;
@@ -167,7 +167,7 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &B
         match may_begin(snapshot, lease, bound) {
             Ok(true) => {}
             Ok(false) => return,
-            Err(message) => return steps.push(refuse(lease, "local-policy", message)),
+            Err(message) => return steps.push(refuse(lease, LOCAL_POLICY, message)),
         }
     }
     if record.namespace.is_none() {

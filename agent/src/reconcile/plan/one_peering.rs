@@ -75,8 +75,8 @@ impl OnePeering<'_> {
         let Some(record) = self.snapshot.records.peering(id, epoch) else {
             if shown.is_some() {
                 self.fail("keys-lost", "this side has lost its keys of this epoch", steps);
-            } else if let Some(reason) = borrowing::peer_obstacle(self.snapshot, self.directive, self.side) {
-                self.fail("local-policy", &reason, steps);
+            } else if let Some((code, reason)) = borrowing::peer_obstacle(self.snapshot, self.directive, self.side) {
+                self.fail(code, &reason, steps);
             } else if self.is_one_too_many() {
                 let message = format!("this agent keeps {MAX_PEERINGS} peerings and takes up no other");
                 self.fail("too-many-peerings", &message, steps);

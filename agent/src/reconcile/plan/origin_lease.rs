@@ -31,9 +31,9 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>
         steps.push(refuse(lease, "credential-lost", message));
         return;
     }
-    if let Some(reason) = borrowing::obstacle(snapshot, lease, &bound, record.map(AsRef::as_ref)) {
+    if let Some(refusal) = borrowing::obstacle(snapshot, lease, &bound, record.map(AsRef::as_ref)) {
         if snapshot.is_live {
-            steps.push(refuse(lease, "local-policy", reason));
+            steps.push(refuse(lease, refusal.code, refusal.message));
         }
         return;
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lease::Lease;
 use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement, WHOLE_MILLI};
-use comity_agent_state::record::{AdmittedCapacity, AdmittedPart, AdmittedShare, Records};
+use comity_agent_state::record::{AdmittedCapacity, AdmittedPart, AdmittedShare, Records, functions_of};
 use comity_proto::v1::{Device, Node, sharing};
 use comity_types::LeaseId;
 use comity_types::mig::{Board, Slots};
@@ -112,11 +112,16 @@ fn counted(nodes: &[Node], placement: &Placement) -> Result<AdmittedCapacity, Ob
         if given.devices.is_empty() {
             return Err(disagrees(format!("takes no device of node {}", given.node)));
         }
-        let mut part = AdmittedPart { cpu_milli: given.cpu_milli, memory_mib: given.memory_mib, ..Default::default() };
+        let mut part = AdmittedPart {
+            devices: BTreeMap::new(),
+            cpu_milli: given.cpu_milli,
+            memory_mib: given.memory_mib,
+            functions: functions_of(given),
+        };
         for share in &given.devices {
-            let (admitted, count) = counted_share(node, share, placement)
+            let admitted = counted_share(node, share, placement)
                 .map_err(|reason| disagrees(format!("takes device {} of node {}: {reason}", share.device, node.id)))?;
-            resources = resources.saturating_add(count);
+            resources = resources.saturating_add(admitted.units);
             if part.devices.insert(share.device, admitted).is_some() {
                 return Err(disagrees(format!("names device {} of node {} twice", share.device, node.id)));
             }
@@ -135,12 +140,16 @@ fn counted(nodes: &[Node], placement: &Placement) -> Result<AdmittedCapacity, Ob
             placement.resource_count, placement.resource_name
         )));
     }
-    let (resource_name, resource_count) = (placement.resource_name.clone(), placement.resource_count);
-    Ok(AdmittedCapacity { resource_name, resource_count, nodes: parts })
+    Ok(AdmittedCapacity {
+        resource_name: placement.resource_name.clone(),
+        resource_count: placement.resource_count,
+        mig_profile: placement.mig_profile.clone(),
+        nodes: parts,
+    })
 }
 
-/// The share of one device, and the number of Kubernetes resources that it is.
-fn counted_share(node: &Node, share: &DeviceShare, placement: &Placement) -> Result<(AdmittedShare, u64), String> {
+/// The share of one device, with the number of Kubernetes resources that it is.
+fn counted_share(node: &Node, share: &DeviceShare, placement: &Placement) -> Result<AdmittedShare, String> {
     let device = usize::try_from(share.device).ok().and_then(|at| node.devices.get(at));
     let device = device.ok_or_else(|| format!("the node has {}", node.devices.len()))?;
     if !is_counted_by(device, &placement.resource_name) {
@@ -187,7 +196,7 @@ fn counted_share(node: &Node, share: &DeviceShare, placement: &Placement) -> Res
     if slots.is_empty() && !share.mig_starts.is_empty() {
         return Err("it has no slots of MIG instances".to_owned());
     }
-    Ok((AdmittedShare { milli: share.milli, mig_starts: share.mig_starts.clone(), slots }, count.into()))
+    Ok(AdmittedShare { milli: share.milli, units: count.into(), mig_starts: share.mig_starts.clone(), slots })
 }
 
 /// With MIG's mixed strategy, each profile of a device has a resource of its own.

@@ -13,6 +13,8 @@ pub struct AdmittedCapacity {
     pub resource_name: String,
     /// Amount of that resource.
     pub resource_count: u64,
+    /// Profile of its MIG instances; empty without any.
+    pub mig_profile: String,
     /// Its part of each node, by the node's id.
     pub nodes: BTreeMap<String, AdmittedPart>,
 }
@@ -26,6 +28,8 @@ pub struct AdmittedPart {
     pub cpu_milli: u64,
     /// Main memory in MiB.
     pub memory_mib: u64,
+    /// Virtual functions of RDMA networks, by resource.
+    pub functions: BTreeMap<String, u32>,
 }
 
 /// The part of one device.
@@ -33,6 +37,8 @@ pub struct AdmittedPart {
 pub struct AdmittedShare {
     /// Thousandths of the device.
     pub milli: u32,
+    /// Its part of the lease's amount of the resource.
+    pub units: u64,
     /// First slot of each MIG instance; empty if the device's slots are unknown.
     pub mig_starts: Vec<u8>,
     /// All slots of these instances.
@@ -46,6 +52,12 @@ impl AdmittedCapacity {
         self.nodes.values().map(AdmittedPart::milli).sum()
     }
 
+    /// Whether it has MIG instances at known slots.
+    #[must_use]
+    pub fn has_mig_starts(&self) -> bool {
+        self.nodes.values().flat_map(|part| part.devices.values()).any(|share| !share.mig_starts.is_empty())
+    }
+
     /// Whether it is the capacity of this placement.
     #[must_use]
     pub fn is_of(&self, placement: &Placement) -> bool {
@@ -57,11 +69,13 @@ impl AdmittedCapacity {
                 };
                 part.devices.len() == node.devices.len()
                     && (part.cpu_milli, part.memory_mib) == (node.cpu_milli, node.memory_mib)
+                    && part.functions == functions_of(node)
                     && node.devices.iter().all(same_share)
             })
         };
         self.resource_name == placement.resource_name
             && self.resource_count == placement.resource_count
+            && self.mig_profile == placement.mig_profile
             && self.nodes.len() == placement.nodes.len()
             && placement.nodes.iter().all(same_part)
     }
@@ -73,4 +87,21 @@ impl AdmittedPart {
     pub fn milli(&self) -> u64 {
         self.devices.values().map(|share| u64::from(share.milli)).sum()
     }
+
+    /// Its part of the lease's amount of the resource.
+    #[must_use]
+    pub fn units(&self) -> u64 {
+        self.devices.values().fold(0, |sum: u64, share| sum.saturating_add(share.units))
+    }
+}
+
+/// Virtual functions that a placement takes of one node, by resource.
+#[must_use]
+pub fn functions_of(node: &NodePlacement) -> BTreeMap<String, u32> {
+    let mut all: BTreeMap<String, u32> = BTreeMap::new();
+    for functions in &node.functions {
+        let count = all.entry(functions.resource.clone()).or_default();
+        *count = count.saturating_add(functions.count);
+    }
+    all
 }

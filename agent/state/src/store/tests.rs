@@ -224,13 +224,46 @@ async fn a_damaged_record_is_named_and_not_quoted() {
 fn a_file_that_lost_its_content_is_not_taken_for_a_new_one() {
     let home = tempfile::tempdir().unwrap();
     drop(Store::open(home.path()).unwrap());
-    std::fs::write(home.path().join(FILE), "").unwrap();
+    std::fs::write(home.path().join(STORE_FILE), "").unwrap();
     let error = Store::open(home.path()).err().unwrap().to_string();
     assert!(error.contains("empty") && error.contains("restore the file"), "{error}");
     // The trace of a start that was cut off is no obstacle.
-    std::fs::remove_file(home.path().join(FILE)).unwrap();
+    std::fs::remove_file(home.path().join(STORE_FILE)).unwrap();
     std::fs::write(home.path().join("agent.new"), "half a database").unwrap();
     drop(Store::open(home.path()).unwrap());
+}
+
+#[tokio::test]
+async fn random_bytes_inside_agent_redb_are_an_error_with_a_remedy() {
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(home.path()).unwrap();
+    for id in 1..=20 {
+        store.update(move |change| change.put_donor(donor(id, id))).await.unwrap();
+        store.keep("outage-grace-ms", vec![7; 3_000]).await.unwrap();
+    }
+    drop(store);
+    let path = home.path().join(STORE_FILE);
+    let good = std::fs::read(&path).unwrap();
+    let mut random = 0x9e37_79b9_u64;
+    // All of the header, and some of each page.
+    let places = (0..512).step_by(16).chain((512..good.len()).step_by(good.len() / 100 + 1));
+    let mut refused = 0;
+    for at in places {
+        let mut damaged = good.clone();
+        for byte in &mut damaged[at..(at + 64).min(good.len())] {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            *byte = random.to_be_bytes()[0];
+        }
+        std::fs::write(&path, &damaged).unwrap();
+        if let Err(error) = Store::open(home.path()) {
+            refused += 1;
+            let error = error.to_string();
+            assert!(error.contains(&path.display().to_string()) && error.contains("restore the file"), "{at}: {error}");
+        }
+    }
+    assert!(refused > 0, "no damage was noticed");
+    std::fs::write(&path, &good).unwrap();
+    assert_eq!(Store::open(home.path()).unwrap().records().donors.len(), 20);
 }
 
 #[tokio::test]
@@ -238,6 +271,7 @@ async fn grants_follow_from_the_records_also_after_a_restart() {
     let home = tempfile::tempdir().unwrap();
     let grant = Grant {
         origin_liqo_id: "liqo-2".into(),
+        namespace: "team-a".into(),
         resources: [("nvidia.com/gpu".to_owned(), "2".to_owned())].into(),
         node_selector: [("kubernetes.io/hostname".to_owned(), "a".to_owned())].into(),
         node_labels: std::collections::BTreeMap::new(),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::attempt::{Act, Attempt};
 use super::consumer::{Consumer, namespace_map_of, shadow_pod_of, slice};
-use super::lab::{POD_NAMESPACE, TENANT_NAMESPACE};
+use super::lab::{OTHER_NAMESPACE, POD_NAMESPACE, TENANT_NAMESPACE};
 
 fn gpus(count: &str) -> Value {
     json!({ "cpu": "64", "memory": "256Gi", "pods": "110", "nvidia.com/gpu": count })
@@ -309,6 +309,11 @@ fn pods() -> Vec<Attempt> {
             "may not name another lease",
             in_pod("nodeSelector", json!({ "kubernetes.io/os": "linux", "lease.comity.dev/lease-9": "true" })),
         ),
+        open(
+            "run in the namespace of another tenant of its cluster",
+            "are those of namespace team-a: the lease is for no other one",
+            pod(|object| object["metadata"]["namespace"] = json!(OTHER_NAMESPACE)),
+        ),
         open("the host's network", "host namespaces", in_pod("hostNetwork", json!(true))),
         open("the host's processes", "host namespaces", in_pod("hostPID", json!(true))),
         open("the host's IPC", "host namespaces", in_pod("hostIPC", json!(true))),
@@ -360,6 +365,22 @@ fn pods() -> Vec<Attempt> {
             "a GPU of a sidecar",
             "have no devices",
             init_container(json!({ "requests": gpu, "limits": gpu }), json!({ "restartPolicy": "Always" })),
+        ),
+        open(
+            "CPU of sidecars that is not counted",
+            "of a pod request at most cpu 100m",
+            in_pod(
+                "initContainers",
+                json!([("one", "60m"), ("two", "60m")].map(|(name, cpu)| json!({
+                    "name": name, "image": "example.invalid/work:1", "restartPolicy": "Always",
+                    "resources": { "requests": { "cpu": cpu, "memory": "1Mi" } },
+                }))),
+            ),
+        ),
+        open(
+            "memory of a sidecar that is not counted",
+            "of a pod request at most cpu 100m",
+            init_container(json!({ "requests": { "memory": "257Mi" } }), json!({ "restartPolicy": "Always" })),
         ),
         open(
             "devices by a resource claim",

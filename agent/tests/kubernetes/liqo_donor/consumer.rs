@@ -12,7 +12,7 @@ use kube::{Api, Client, Config};
 use rcgen::SigningKey as _;
 use serde_json::{Value, json};
 
-use super::lab::{Lab, POD_NAMESPACE, TENANT_NAMESPACE, node_selector, resources};
+use super::lab::{Lab, OTHER_NAMESPACE, POD_NAMESPACE, TENANT_NAMESPACE, node_selector, resources};
 use crate::cluster::eventually;
 
 pub(crate) struct Key(rcgen::KeyPair);
@@ -123,22 +123,28 @@ impl Consumer {
         .await;
     }
 
-    /// Makes the NamespaceMap of its namespace team-a, and waits until it is applied.
+    /// Makes the NamespaceMap of its namespaces, of which one is the lease's, and waits until it is applied.
     pub(crate) async fn offload_namespace(&self, lab: &Lab) {
         let maps = Api::namespaced_with(self.control_plane.clone(), TENANT_NAMESPACE, &namespace_map());
-        let map: DynamicObject =
-            serde_json::from_value(namespace_map_of("donor", json!({ "team-a": POD_NAMESPACE }))).unwrap();
+        let map: DynamicObject = serde_json::from_value(namespace_map_of(
+            "donor",
+            json!({ "team-a": POD_NAMESPACE, "team-b": OTHER_NAMESPACE }),
+        ))
+        .unwrap();
         maps.create(&PostParams::default(), &map).await.unwrap();
         let namespaces = Api::<Namespace>::all(lab.admin.clone());
-        eventually("the remote namespace is under Pod Security", || async {
-            let labels = namespaces.get_opt(POD_NAMESPACE).await.unwrap().and_then(|found| found.metadata.labels);
-            labels.is_some_and(|labels| {
-                labels.get("pod-security.kubernetes.io/enforce").is_some_and(|level| level == "baseline")
+        for name in [POD_NAMESPACE, OTHER_NAMESPACE] {
+            eventually("the remote namespace is under Pod Security", || async {
+                let labels = namespaces.get_opt(name).await.unwrap().and_then(|found| found.metadata.labels);
+                labels.is_some_and(|labels| {
+                    labels.get("pod-security.kubernetes.io/enforce").is_some_and(|level| level == "baseline")
+                })
             })
-        })
-        .await;
-        let pods = Api::<DynamicObject>::namespaced_with(self.slice_client(), POD_NAMESPACE, &shadow_pod());
-        eventually("Liqo gives it its rights there", || async { pods.list(&Default::default()).await.is_ok() }).await;
+            .await;
+            let pods = Api::<DynamicObject>::namespaced_with(self.slice_client(), name, &shadow_pod());
+            let may_list = || async { pods.list(&Default::default()).await.is_ok() };
+            eventually("Liqo gives it its rights there", may_list).await;
+        }
     }
 
     pub(crate) async fn shadow_pod(

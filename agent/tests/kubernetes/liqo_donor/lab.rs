@@ -31,6 +31,8 @@ const MANIFESTS: [&str; 4] = [
 ];
 pub(crate) const TENANT_NAMESPACE: &str = "liqo-tenant-origin";
 pub(crate) const POD_NAMESPACE: &str = "team-a-origin";
+/// The remote namespace of another tenant of the same consumer.
+pub(crate) const OTHER_NAMESPACE: &str = "team-b-origin";
 /// Rotation of tokens, in milliseconds.
 pub(crate) const ROTATION_MS: u64 = 600_000;
 const AGENT: &str = "system:serviceaccount:comity-system:comity-agent";
@@ -60,6 +62,7 @@ pub(crate) fn node_selector() -> BTreeMap<String, String> {
 pub(crate) fn grant(consumer: &str) -> Grant {
     Grant {
         origin_liqo_id: consumer.into(),
+        namespace: "team-a".into(),
         resources: resources(),
         node_selector: node_selector(),
         node_labels: BTreeMap::new(),
@@ -128,7 +131,13 @@ impl Lab {
     }
 
     pub(crate) fn keep_policies(&self) -> PolicyKeeper {
-        PolicyKeeper::start(self.agent.clone(), PolicySettings::default(), "donor", self.grants.subscribe())
+        PolicyKeeper::start(
+            self.agent.clone(),
+            PolicySettings::default(),
+            "donor",
+            self.grants.subscribe(),
+            tokio::spawn,
+        )
     }
 
     /// Applies the policies, as this cluster's owner does, and removes what others added to them.

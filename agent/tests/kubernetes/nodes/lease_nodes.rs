@@ -104,7 +104,13 @@ pub(crate) async fn a_virtual_node_is_counted_on_each_of_its_nodes(cluster: &Clu
     let policies = include_str!("../../../../deploy/agent/liqo-policies.yaml");
     cluster.plane().kubectl_with_input(&["apply", "-f", "-"], policies).await.unwrap();
     let grants = watch::Sender::new(Arc::new(Grants([("lease-51".to_owned(), grant)].into())));
-    let keeper = PolicyKeeper::start(cluster.agent.client(), PolicySettings::default(), "donor", grants.subscribe());
+    let keeper = PolicyKeeper::start(
+        cluster.agent.client(),
+        PolicySettings::default(),
+        "donor",
+        grants.subscribe(),
+        tokio::spawn,
+    );
     let mut health = keeper.health();
     tokio::time::timeout(PATIENCE, health.wait_for(Result::is_ok)).await.expect("no policies").unwrap();
 

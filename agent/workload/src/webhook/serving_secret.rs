@@ -6,7 +6,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_agent_kubernetes::api::within_limit;
-use comity_agent_kubernetes::https_server::{Certificates, make_certificates, verify_certificates};
+use comity_agent_kubernetes::https_server::{
+    Certificates, end_of_certificates, make_certificates, verify_certificates,
+};
 use comity_runtime::SecretString;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -20,8 +22,6 @@ use super::{INSTALL, MANAGED_BY, WebhookSettings};
 pub(super) const SECRET: &str = "comity-agent-webhook";
 /// Life of certificates that the owner makes.
 const OWNERS_LIFE: Duration = Duration::from_secs(5 * 365 * 86_400);
-/// Annotation: when the certificate ends, in seconds since 1970.
-const ENDS: &str = "comity.dev/certificate-ends";
 /// Annotation of Secrets that cert-manager writes: the name of its Certificate.
 const CERT_MANAGER: &str = "cert-manager.io/certificate-name";
 /// Key of the token in the Secret. It stays when the certificate is renewed, so the registrations stay right.
@@ -32,8 +32,6 @@ pub(super) struct ServingSecret {
     pub(super) certificates: Certificates,
     /// The token in the paths of reviews.
     pub(super) token: SecretString,
-    /// When the certificate ends, in seconds since 1970; 0 if the Secret does not say.
-    pub(super) ends: u64,
     /// Name of the Certificate from which cert-manager keeps the Secret.
     pub(super) cert_manager: Option<String>,
 }
@@ -45,8 +43,7 @@ impl ServingSecret {
         let certificates = make_certificates(host, old_ca, now, OWNERS_LIFE)
             .map_err(|error| format!("a certificate for {host} cannot be made: {error}"))?;
         let token = old.map_or_else(|| token_of(&certificates.key_pem), |old| old.token.clone());
-        let ends = (now + OWNERS_LIFE).duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        Ok(Self { certificates, token, ends, cert_manager: None })
+        Ok(Self { certificates, token, cert_manager: None })
     }
 
     /// `None` if a part is missing.
@@ -55,14 +52,12 @@ impl ServingSecret {
             let ByteString(bytes) = secret.data.as_ref()?.get(key)?;
             String::from_utf8(bytes.clone()).ok()
         };
-        let annotation = |key: &str| secret.metadata.annotations.as_ref()?.get(key).cloned();
         let key_pem = SecretString::new(text("tls.key")?);
         let token = text(TOKEN).map_or_else(|| token_of(&key_pem), SecretString::new);
         Some(Self {
             certificates: Certificates { ca_pem: text("ca.crt")?, chain_pem: text("tls.crt")?, key_pem },
             token,
-            ends: annotation(ENDS).and_then(|text| text.parse().ok()).unwrap_or(0),
-            cert_manager: annotation(CERT_MANAGER),
+            cert_manager: secret.metadata.annotations.as_ref().and_then(|all| all.get(CERT_MANAGER).cloned()),
         })
     }
 
@@ -72,10 +67,7 @@ impl ServingSecret {
         let (label, value) = MANAGED_BY;
         json!({
             "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls",
-            "metadata": {
-                "name": SECRET, "namespace": settings.secret_namespace, "labels": { label: value },
-                "annotations": { ENDS: self.ends.to_string() },
-            },
+            "metadata": { "name": SECRET, "namespace": settings.secret_namespace, "labels": { label: value } },
             "data": {
                 "ca.crt": STANDARD.encode(ca_pem), "tls.crt": STANDARD.encode(chain_pem),
                 "tls.key": STANDARD.encode(key_pem.expose()), TOKEN: STANDARD.encode(self.token.expose()),
@@ -88,10 +80,15 @@ impl ServingSecret {
         verify_certificates(&self.certificates.chain_pem, ca_pem, &host(settings)?, at)
     }
 
-    /// Days until the certificate ends, if the Secret says when.
+    /// When the certificate ends, in seconds since 1970.
+    pub(super) fn end(&self) -> Option<u64> {
+        end_of_certificates(&self.certificates.chain_pem)
+    }
+
+    /// Days until the certificate ends.
     pub(super) fn days_left(&self, now: SystemTime) -> Option<u64> {
         let now = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        (self.ends > 0).then(|| self.ends.saturating_sub(now) / 86_400)
+        self.end().map(|end| end.saturating_sub(now) / 86_400)
     }
 }
 

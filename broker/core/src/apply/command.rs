@@ -25,6 +25,7 @@ pub use clusters::invite_cluster::InviteCluster;
 pub use clusters::join_cluster::JoinCluster;
 pub use clusters::mark_clusters::MarkClusters;
 pub use clusters::record_certificate::RecordCertificate;
+pub use clusters::record_issuer::RecordIssuer;
 pub use clusters::revise_offer::ReviseOffer;
 pub use expire::Expire;
 pub use invitations::invite_broker::InviteBroker;
@@ -59,6 +60,7 @@ pub enum Command {
     InviteCluster(InviteCluster),
     JoinCluster(JoinCluster),
     RecordCertificate(RecordCertificate),
+    RecordIssuer(RecordIssuer),
     MarkClusters(MarkClusters),
     AdvertiseOffer(AdvertiseOffer),
     ReviseOffer(ReviseOffer),
@@ -98,6 +100,7 @@ impl Command {
             Self::InviteCluster(command) => command.apply(transition),
             Self::JoinCluster(command) => command.apply(transition),
             Self::RecordCertificate(command) => command.apply(transition),
+            Self::RecordIssuer(command) => command.apply(transition),
             Self::MarkClusters(command) => command.apply(transition),
             Self::AdvertiseOffer(command) => command.apply(transition),
             Self::ReviseOffer(command) => command.apply(transition),
@@ -138,6 +141,7 @@ impl Command {
             Self::InviteCluster(_) => "invite-cluster",
             Self::JoinCluster(_) => "join-cluster",
             Self::RecordCertificate(_) => "record-certificate",
+            Self::RecordIssuer(_) => "record-issuer",
             Self::MarkClusters(_) => "mark-clusters",
             Self::AdvertiseOffer(_) => "advertise-offer",
             Self::ReviseOffer(_) => "revise-offer",

@@ -106,18 +106,17 @@ pub struct CapacityEffect {
     pub after_milli: u64,
 }
 
-/// Applies `command` to `state`, a copy, and compares. `now` is not before log time.
+/// Applies `command` to a copy of a state, and compares. `now` is not before log time.
 ///
 /// # Errors
 /// The outer one: the entry would break the state's rules, as [`State::apply`] says. The inner one: the refusal of the
 /// bundle.
 pub fn policy_effects(
-    mut before: State,
+    before: &State,
     command: ApplyPolicy,
     actor: Actor,
     now: Timestamp,
 ) -> Result<Result<PolicyEffects, Refusal>, IllegalChange> {
-    before.rebuild_derived();
     let mut after = before.clone();
     let entry = LogEnvelope {
         format: LOG_FORMAT,
@@ -137,17 +136,17 @@ pub fn policy_effects(
     }
     let clusters = before.clusters.keys();
     let capacities = clusters.filter_map(|cluster| {
-        let [before_milli, after_milli] = [&before, &after].map(|state| lent_at_most_milli(state, cluster));
+        let [before_milli, after_milli] = [before, &after].map(|state| lent_at_most_milli(state, cluster));
         let cluster = cluster.clone();
         (before_milli != after_milli).then_some(CapacityEffect { cluster, before_milli, after_milli })
     });
     Ok(Ok(PolicyEffects {
         changed,
-        leases: before.clusters.keys().flat_map(|donor| reclaimed(&before, &after, donor, now)).collect(),
+        leases: before.clusters.keys().flat_map(|donor| reclaimed(before, &after, donor, now)).collect(),
         requests: before
             .queued()
             .take(MAX_REQUESTS_EXAMINED)
-            .filter_map(|(id, request)| request_effect(&before, &after, id, &request.spec))
+            .filter_map(|(id, request)| request_effect(before, &after, id, &request.spec))
             .collect(),
         requests_unexamined: before.queued_len().saturating_sub(MAX_REQUESTS_EXAMINED),
         capacities: capacities.collect(),

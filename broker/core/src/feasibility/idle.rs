@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use comity_types::{ClassName, ClusterId, NodeId};
 
+use crate::feasibility::donors::promise::donors;
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::fit;
 use crate::feasibility::obstacle::{Cure, Obstacle, permitted};
@@ -106,6 +107,17 @@ fn allowed_when_idle(snapshot: &Snapshot<'_>, spec: &RequestSpec, donor: &Cluste
     }
     // A denial that passes is enough.
     denials.into_iter().min_by_key(|denial| denial.cure).map_or(Ok(()), Err)
+}
+
+/// Whether the request and policy leave a donor that has made an offer, besides `refused`.
+pub(crate) fn serves_without(state: &State, spec: &RequestSpec, refused: &ClusterId) -> bool {
+    let Some(snapshot) = Snapshot::new(state) else { return false };
+    let offers = |donor: &ClusterId| state.clusters.get(donor).is_some_and(|cluster| cluster.offer.is_some());
+    let may_lend = |donor: &ClusterId| {
+        let denial = allowed_when_idle(&snapshot, spec, donor).err();
+        denial.is_none_or(|obstacle| obstacle.cure == Cure::Waiting)
+    };
+    donors(state, spec).any(|donor| donor != refused && spec.allows(donor) && offers(donor) && may_lend(donor))
 }
 
 /// The obstacle at `donor` that waiting cannot cure, if there is one.

@@ -65,7 +65,10 @@ pub(crate) fn ask_donor(
             Cure::Change,
             "donor-excluded",
             format!("the request excludes {donor}"),
-            "submit it without that restriction",
+            format!(
+                "submit it without that restriction; if section borrowing of the agent of {} made it, change it there",
+                spec.origin
+            ),
         )));
     }
     let state = snapshot.state;

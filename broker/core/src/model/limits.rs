@@ -82,6 +82,8 @@ pub const MAX_INVITES_PER_INVITER: usize = 64;
 pub const MAX_INVITES_PER_INSTITUTION: usize = 128;
 /// Revoked users to remember. A revocation is forgotten when all certificates from before it have expired.
 pub const MAX_REVOKED_USERS: usize = 10_000;
+/// Members whose newest certificate is remembered.
+pub const MAX_MEMBER_CERTIFICATES: usize = 16_384;
 /// Suspended institutions.
 pub const MAX_SUSPENSIONS: usize = 1_000;
 /// How long a revocation is remembered: a day longer than the authority lets any certificate live.

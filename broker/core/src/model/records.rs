@@ -9,6 +9,7 @@ pub mod idempotency;
 pub mod invite;
 pub mod keys;
 pub mod lease;
+pub mod member_certificate;
 pub mod peering;
 pub mod policy_record;
 pub mod proposal;

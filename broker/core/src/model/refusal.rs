@@ -101,11 +101,17 @@ impl Refusal {
         let value = shorten(&value.to_string());
         Self {
             code: Code::InvalidField,
-            reason: format!("{field} {value:?} {why}"),
+            reason: format!("{field} \"{value}\" {why}"),
             field: field.to_owned(),
             value,
             remedy: remedy.into(),
         }
+    }
+
+    /// A refusal of an invalid field whose value helps nobody, such as a signature; reads "`field` `why`".
+    #[must_use]
+    pub fn invalid_bytes(field: &str, why: &str, remedy: impl Into<String>) -> Self {
+        Self::new(Code::InvalidField, format!("{field} {why}"), remedy).at(field, "")
     }
 
     /// A refusal because `what` does not exist.
@@ -114,7 +120,7 @@ impl Refusal {
         let value = shorten(&value.to_string());
         Self {
             code: Code::NotFound,
-            reason: format!("no {what} {value:?}"),
+            reason: format!("no {what} \"{value}\""),
             field: field.to_owned(),
             value,
             remedy: match what {

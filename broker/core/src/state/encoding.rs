@@ -110,6 +110,7 @@ pub fn copy(state: &State) -> State {
         brokers: state.brokers.clone(),
         certificate_generation: state.certificate_generation,
         revoked_users: state.revoked_users.clone(),
+        certificates: state.certificates.clone(),
         suspensions: state.suspensions.clone(),
         time_shift_ms: state.time_shift_ms,
         term_began: state.term_began,

@@ -103,6 +103,7 @@ pub(crate) fn end_reason_of_other_parts(reason: EndReason) -> EndReason {
         EndReason::HoldExpired
         | EndReason::DonorFailed
         | EndReason::OriginFailed
+        | EndReason::OriginRefused
         | EndReason::Reclaimed
         | EndReason::Preempted
         | EndReason::NotNeeded

@@ -3,19 +3,20 @@
 use comity_core::command::{
     AckEnvelope, AdvertiseOffer, BeginTerm, CancelRequest, CheckpointLease, EvictCluster, Expire, InviteCluster,
     JoinCluster, LeaseOutcome, MarkClusters, OfferKeys, PeeringOutcome, PlaceRequests, RebaseTime, ReclaimLeases,
-    RecordCertificate, RelayEnvelope, ReleaseLease, RenewLease, ReportLease, ReportPeering, ResumeInstitution,
-    RevokeUser, SubmitRequest, SuspendInstitution,
+    RecordCertificate, RecordIssuer, RelayEnvelope, ReleaseLease, RenewLease, ReportLease, ReportPeering,
+    ResumeInstitution, RevokeUser, SubmitRequest, SuspendInstitution,
 };
 use comity_core::demand::{Isolation, Share};
 use comity_core::envelope::Step;
 use comity_core::feasibility;
 use comity_core::inventory::Sharing;
 use comity_core::log::LOG_FORMAT;
+use comity_core::member_certificate::{CertificateHolder, MemberCertificate};
 use comity_core::network::ClusterNetwork;
 use comity_core::reply::Idempotency;
 use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command, LogEnvelope, Millis, State, Timestamp, scheduler, snapshot};
-use comity_types::{ClusterId, Delivery, InstitutionId, LeaseId, PeeringId, RequestId, Side};
+use comity_types::{ClusterId, Delivery, InstitutionId, LeaseId, PeeringId, RequestId, Side, namespace_name};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
@@ -40,6 +41,7 @@ pub(crate) enum Event {
     Reclaim,
     Checkpoint(u64),
     Certificate,
+    Issuer,
     Evict { which: u8, leases: u8 },
     Suspend { which: u8, leases: u8 },
     Resume(u8),
@@ -75,6 +77,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         4 => Just(Event::Reclaim),
         1 => (0..6_u64).prop_map(Event::Checkpoint),
         1 => Just(Event::Certificate),
+        1 => Just(Event::Issuer),
         1 => (0..3_u8, 0..3_u8).prop_map(|(which, leases)| Event::Evict { which, leases }),
         1 => (0..2_u8, 0..3_u8).prop_map(|(which, leases)| Event::Suspend { which, leases }),
         1 => (0..2_u8).prop_map(Event::Resume),
@@ -138,7 +141,13 @@ fn command_for(state: &State, event: &Event) -> Command {
                 _ => cluster("west"),
             };
             let outcome = match outcome {
-                0 | 3 | 4 => LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() },
+                0 | 3 | 4 => {
+                    let namespace = match held.map_or(Delivery::Namespace, |held| held.delivery) {
+                        Delivery::Namespace => namespace_name(lease),
+                        Delivery::VirtualNode => format!("liqo-tenant-{}", held.unwrap().origin),
+                    };
+                    LeaseOutcome::Ready { namespace, secret_name: "s".into() }
+                }
                 1 => LeaseOutcome::Clean,
                 5 => LeaseOutcome::Checkpointed,
                 6 => LeaseOutcome::Idle { idle_for: Millis(20_000) },
@@ -224,6 +233,13 @@ fn command_for(state: &State, event: &Event) -> Command {
             cluster: cluster("west"),
             identity_key: "ed25519:west".to_owned(),
             not_after: Timestamp(state.log_time.0 + 1),
+        }),
+        Event::Issuer => Command::RecordIssuer(RecordIssuer {
+            holder: CertificateHolder::Cluster(cluster("west")),
+            certificate: MemberCertificate {
+                root_sha256: "ab".repeat(32),
+                not_after: Timestamp(state.log_time.0 + 86_400_000),
+            },
         }),
         Event::Evict { which, leases } => Command::EvictCluster(EvictCluster {
             cluster: cluster(CLUSTERS[usize::from(*which)]),

@@ -10,7 +10,7 @@ use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::scheduler::{Reclaimer, reclaims_at};
 use comity_core::{Command, Millis, ReplyBody, State, Timestamp, snapshot};
-use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
+use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState, namespace_name};
 
 use super::boxes::obstacle;
 use super::federation::{Federation, cluster, device, node, offer, spec};
@@ -68,7 +68,7 @@ impl Story {
     }
 
     fn ready(&mut self, lease: LeaseId) {
-        self.both(lease, &LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() });
+        self.both(lease, &LeaseOutcome::Ready { namespace: namespace_name(lease), secret_name: "s".into() });
     }
 
     /// Makes `north` advertise this offer.

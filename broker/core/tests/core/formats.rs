@@ -24,11 +24,12 @@ const LOG_1: &str = "log-1.json";
 const SNAPSHOT_1: &str = "snapshot-1.json";
 
 /// Commands of format 1.
-const COMMANDS: [&str; 33] = [
+const COMMANDS: [&str; 34] = [
     "apply-policy",
     "invite-cluster",
     "join-cluster",
     "record-certificate",
+    "record-issuer",
     "mark-clusters",
     "advertise-offer",
     "revise-offer",
@@ -89,6 +90,7 @@ fn story() -> Vec<LogEnvelope> {
         lease(1, 1, 6),
         Event::Checkpoint(1),
         Event::Certificate,
+        Event::Issuer,
         Event::Mark { which: 1, heard: false },
         Event::Mark { which: 1, heard: true },
         Event::LocalWork { which: 0, devices: 16 },
@@ -139,7 +141,7 @@ fn story() -> Vec<LogEnvelope> {
     federation.ok(Command::RecoverGroup(RecoverGroup { broker: 1 }));
     let record = federation.state.policy.as_ref().unwrap();
     let replace = |hash: &str| {
-        let source = BundleSource { commit: Some("abc".to_owned()), ..record.source.clone() };
+        let source = BundleSource { commit: Some("abc".to_owned()), ..(*record.source).clone() };
         Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: Some(hash.to_owned()) })
     };
     let (replaces, replaces_none) = (replace(&record.bundle.hash), replace(""));

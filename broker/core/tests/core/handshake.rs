@@ -11,7 +11,9 @@ use comity_core::limits::{HPKE_ENCAPSULATED_BYTES, HPKE_PUBLIC_BYTES};
 use comity_core::network::ClusterNetwork;
 use comity_core::refusal::Code;
 use comity_core::{Command, Millis, Timestamp};
-use comity_types::{EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side};
+use comity_types::{
+    Delivery, EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side, namespace_name,
+};
 
 use super::federation::{Federation, blob, cluster, spec};
 
@@ -110,7 +112,11 @@ impl Federation {
             namespace: namespace.into(),
             secret_name: secret.into(),
         };
-        self.report_lease("north", lease, ready("comity-lease-1", ""));
+        let namespace = match self.state.leases[&lease].delivery {
+            Delivery::Namespace => namespace_name(lease),
+            Delivery::VirtualNode => "liqo-tenant-west".to_owned(),
+        };
+        self.report_lease("north", lease, ready(&namespace, ""));
         assert_eq!(self.state.leases[&lease].state, LeaseState::Connecting);
         self.ok(Command::AckEnvelope(AckEnvelope { key: envelope.key }));
         self.report_lease("west", lease, ready("", "comity-lease-1"));
@@ -124,7 +130,7 @@ fn a_lease_whose_donor_fell_silent_before_it_began_is_suspect() {
     federation.shake_hands(peering, 1);
     let envelope = envelope(peering, 1, NORTH_TO_WEST, Some(lease), Step::Credential);
     federation.ok(Command::RelayEnvelope(RelayEnvelope { envelope: envelope.clone() }));
-    let ready = || LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() };
+    let ready = || LeaseOutcome::Ready { namespace: namespace_name(lease), secret_name: "s".into() };
     federation.report_lease("north", lease, ready());
     federation.ok(Command::AckEnvelope(AckEnvelope { key: envelope.key }));
     federation.ok(Command::MarkClusters(MarkClusters { heard: Vec::new(), silent: vec![cluster("north")] }));
@@ -399,4 +405,93 @@ fn a_key_bundle_with_an_invalid_network_is_refused() {
     // A different network makes a different bundle, and a side offers only one in an epoch.
     let other = KeyBundle { network: Some(ClusterNetwork { tun: false, ..network }), ..bundle };
     assert_eq!(federation.refused(Command::OfferKeys(OfferKeys { bundle: other })).code, Code::WrongState);
+}
+
+#[test]
+fn stranger_acks_envelope() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    let waiting = envelope(peering, 1, NORTH_TO_WEST, Some(lease), Step::Credential);
+    federation.ok(Command::RelayEnvelope(RelayEnvelope { envelope: waiting.clone() }));
+    let ack = |name: &str, peering| {
+        Command::AckEnvelope(AckEnvelope { key: EnvelopeKey { to: cluster(name), peering, ..waiting.key.clone() } })
+    };
+    let (held, none) = (federation.refused(ack("south", peering)), federation.refused(ack("south", PeeringId(99))));
+    assert_eq!((held.code, none.code), (Code::NotFound, Code::NotFound));
+    assert_eq!(held.reason.replace("peer-1", "peer-99"), none.reason, "it learns nothing of other peerings");
+    // The sender is a side of the peering, but the envelope is not its own.
+    let before = federation.state.revision;
+    federation.ok(ack("north", peering));
+    assert_eq!((federation.state.revision, federation.state.envelopes.len()), (before, 1));
+    federation.ok(ack("west", peering));
+    assert!(federation.state.envelopes.is_empty());
+    federation.ok(ack("west", peering));
+}
+
+#[test]
+fn donor_renames_active_lease_namespace() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    federation.shake_hands(peering, 1);
+    let ready = |federation: &Federation, lease: LeaseId, namespace: &str| {
+        Command::ReportLease(ReportLease {
+            cluster: cluster("north"),
+            lease,
+            fencing_token: federation.state.leases[&lease].fencing_token,
+            outcome: LeaseOutcome::Ready { namespace: namespace.into(), secret_name: String::new() },
+        })
+    };
+    let others = ["kube-system", "comity-lease-99", "liqo-tenant-west", "comity-system", ""];
+    for name in others {
+        let refusal = federation.refused(ready(&federation, lease, name));
+        assert_eq!((refusal.code, refusal.field.as_str()), (Code::InvalidField, "lease_report.ready.namespace"));
+        assert_eq!(refusal.remedy, "report comity-lease-1");
+    }
+    federation.activate(lease);
+    for name in others {
+        let refusal = federation.refused(ready(&federation, lease, name));
+        assert_eq!(refusal.remedy, "report comity-lease-1 again", "{refusal}");
+        assert_eq!(federation.state.leases[&lease].donor_namespace, "comity-lease-1");
+    }
+    federation.ok(ready(&federation, lease, "comity-lease-1"));
+
+    let mut node = spec(1, Share::Whole, "big");
+    (node.delivery, node.target_namespace) = (Delivery::VirtualNode, "lab".into());
+    node.allow_donors = vec![cluster("north")];
+    federation.submit(node);
+    let second = federation.place()[0];
+    for name in ["kube-system", "comity-lease-2", "liqo-tenant-", "liqo-tenant-a.b", "liqo-tenant-\u{e9}"] {
+        let refusal = federation.refused(ready(&federation, second, name));
+        assert_eq!(refusal.remedy, "report liqo-tenant-ID", "{refusal}");
+    }
+    federation.activate(second);
+    federation.refused(ready(&federation, second, "liqo-tenant-south"));
+    assert_eq!(federation.state.leases[&second].donor_namespace, "liqo-tenant-west");
+}
+
+#[test]
+fn a_virtual_nodes_namespace_is_that_of_the_origins_liqo() {
+    let mut federation = Federation::ready();
+    let mut node = spec(1, Share::Whole, "big");
+    (node.delivery, node.target_namespace) = (Delivery::VirtualNode, "lab".into());
+    node.allow_donors = vec![cluster("north")];
+    federation.submit(node);
+    let lease = federation.place()[0];
+    let peering = federation.state.leases[&lease].peering;
+    let mut bundle = keys(peering, 1, "west", Side::Origin);
+    bundle.network = Some(ClusterNetwork {
+        pod_cidrs: vec!["10.44.0.0/16".into()],
+        api_server: "10.0.0.7:6443".into(),
+        liqo_cluster_id: "campus-west".into(),
+        liqo_version: "v1.2.0".into(),
+        tun: true,
+        liqo_network: true,
+    });
+    federation.ok(Command::OfferKeys(OfferKeys { bundle }));
+    let fencing_token = federation.state.leases[&lease].fencing_token;
+    let ready = |namespace: &str| {
+        let outcome = LeaseOutcome::Ready { namespace: namespace.into(), secret_name: String::new() };
+        Command::ReportLease(ReportLease { cluster: cluster("north"), lease, fencing_token, outcome })
+    };
+    assert_eq!(federation.refused(ready("liqo-tenant-other")).remedy, "report liqo-tenant-campus-west");
+    federation.ok(ready("liqo-tenant-campus-west"));
 }

@@ -122,8 +122,11 @@ fn idle_time_from_before_the_lease_was_active_does_not_count() {
     let (_, lease) = federation.running(released_idle(LIMIT));
     let active_at = federation.state.leases[&lease].active_at;
     federation.now += MINUTE;
-    federation.idle_for(lease, 600 * MINUTE);
-    assert_eq!(federation.state.leases[&lease].idle_since, active_at);
+    for claimed in [600 * MINUTE, u64::MAX] {
+        federation.idle_for(lease, claimed);
+        assert_eq!(federation.state.leases[&lease].idle_since, active_at);
+    }
+    assert_eq!(federation.end_of(lease), None);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use comity_core::inventory::Sharing;
 use comity_core::refusal::Code;
 use comity_core::scheduler::{self, OVERDUE_AFTER, Planner};
 use comity_core::{Command, Millis, Timestamp};
-use comity_types::{LeaseId, PriorityName, RequestId, RequestState, TenantId};
+use comity_types::{LeaseId, PriorityName, RequestId, RequestState, TenantId, namespace_name};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
@@ -45,7 +45,8 @@ impl Federation {
     fn start(&mut self, lease: LeaseId) {
         let (origin, donor) = self.ends(lease);
         for name in [donor, origin] {
-            self.report_lease(&name, lease, LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() });
+            let namespace = namespace_name(lease);
+            self.report_lease(&name, lease, LeaseOutcome::Ready { namespace, secret_name: "s".into() });
         }
     }
 

@@ -13,7 +13,7 @@ use comity_core::reclaim::ReclaimReason;
 use comity_core::refusal::Code;
 use comity_core::scheduler::{self, Planner, reclaims_at};
 use comity_core::{Command, Millis, ReplyBody};
-use comity_types::{EndReason, LeaseId, LeaseState, PriorityName, RequestId, RequestState, TenantId};
+use comity_types::{EndReason, LeaseId, LeaseState, PriorityName, RequestId, RequestState, TenantId, namespace_name};
 
 use super::boxes::obstacle;
 use super::federation::{Federation, RIVALS, cluster, device, node, offer, spec};
@@ -75,7 +75,7 @@ impl Federation {
     }
 
     pub(crate) fn run(&mut self, lease: LeaseId) {
-        self.both(lease, &LeaseOutcome::Ready { namespace: "ns".into(), secret_name: "s".into() });
+        self.both(lease, &LeaseOutcome::Ready { namespace: namespace_name(lease), secret_name: "s".into() });
     }
 
     pub(crate) fn stop(&mut self, lease: LeaseId) {

@@ -1,11 +1,12 @@
 //! Evicted clusters, revoked users and suspended institutions.
 
 use comity_core::command::{
-    EvictCluster, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PeeringOutcome, RecordCertificate,
-    RenewLease, ResumeInstitution, RevokeUser, SuspendInstitution,
+    CancelRequest, EvictCluster, Expire, InviteCluster, JoinCluster, LeaseOutcome, MarkClusters, PeeringOutcome,
+    RecordCertificate, RecordIssuer, RenewLease, ResumeInstitution, RevokeUser, SuspendInstitution,
 };
 use comity_core::demand::Share;
 use comity_core::log::LOG_FORMAT;
+use comity_core::member_certificate::{CertificateHolder, MemberCertificate, RootUse};
 use comity_core::refusal::Code;
 use comity_core::revocation::{LeaseTreatment, RevocationEffects};
 use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, ReplyBody, Timestamp, scheduler};
@@ -299,7 +300,8 @@ fn a_suspended_institution_waits_and_goes_on_when_it_is_resumed() {
     }
     federation.report_lease("north", lease, LeaseOutcome::Clean);
     federation.report_peering("north", peering, 1, PeeringOutcome::Closed);
-    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending, "its own side has yet to clean up");
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ended, "its own side cannot report");
+    assert_eq!(federation.state.occupancy().lent_milli(&cluster("north")), 0);
 
     federation.ok(resume("western"));
     assert_eq!(federation.refused(resume("western")).code, Code::WrongState);
@@ -310,6 +312,88 @@ fn a_suspended_institution_waits_and_goes_on_when_it_is_resumed() {
     let next = federation.place();
     assert_eq!(federation.state.leases[&next[0]].request, waiting);
     assert_ne!(federation.state.leases[&next[0]].peering, peering);
+}
+
+#[test]
+fn a_lease_of_a_suspended_origin_ends_once_its_donor_is_clean() {
+    // Whichever comes first: the end, the donor's report or the suspension.
+    let (mut federation, request, lease, _) = lent();
+    federation.ok(Command::CancelRequest(CancelRequest { request }));
+    federation.report_lease("north", lease, LeaseOutcome::Clean);
+    assert_eq!(
+        federation.state.leases[&lease].state,
+        LeaseState::Ending,
+        "an origin in good standing has yet to report"
+    );
+    federation.ok(suspend("western", LeaseTreatment::Finish));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ended);
+
+    let (mut federation, _, lease, _) = lent();
+    federation.ok(suspend("western", LeaseTreatment::Finish));
+    federation.now = federation.state.leases[&lease].expires_at.unwrap().0;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending, "the donor has yet to report");
+    federation.report_lease("north", lease, LeaseOutcome::Clean);
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ended);
+
+    // A suspended donor alone knows when its GPUs are free.
+    let (mut federation, _, lease, _) = lent();
+    federation.ok(suspend("lenders", LeaseTreatment::Stop));
+    federation.report_lease("west", lease, LeaseOutcome::Clean);
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending);
+}
+
+#[test]
+fn what_a_revocation_ends_is_counted_by_what_happens_to_it() {
+    let counts = |effects: &RevocationEffects| (effects.leases, effects.starting, effects.requests);
+    let (mut federation, request, lease, _) = lent();
+    federation.submit(spec(2, Share::Whole, "big"));
+    assert_eq!(federation.place().len(), 1, "not in force yet");
+    let preview = |federation: &Federation| {
+        let command = EvictCluster { cluster: cluster("west"), leases: LeaseTreatment::Finish };
+        command.effects(&federation.state, &Actor::Leader(1)).unwrap()
+    };
+    assert_eq!(counts(&preview(&federation)), (1, 1, 0));
+    federation.ok(Command::CancelRequest(CancelRequest { request }));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending);
+    assert_eq!(counts(&preview(&federation)), (0, 1, 0), "one that is ending is past all treatment");
+    let suspended = effects(&mut federation, suspend("western", LeaseTreatment::Finish));
+    assert_eq!(counts(&suspended), (0, 1, 0));
+}
+
+#[test]
+fn who_has_a_certificate_of_an_old_root_is_known_until_it_is_renewed_void_or_expired() {
+    let (old, new) = ("01".repeat(32), "02".repeat(32));
+    let mut federation = Federation::ready();
+    let end = federation.now + 86_400_000;
+    let record = |holder: CertificateHolder, root: &str, end: u64| {
+        let certificate = MemberCertificate { root_sha256: root.to_owned(), not_after: Timestamp(end) };
+        Command::RecordIssuer(RecordIssuer { holder, certificate })
+    };
+    let (of, user) =
+        (|name| CertificateHolder::Cluster(cluster(name)), |name: &str| CertificateHolder::User(name.into()));
+    for (number, holder) in [of("west"), of("north"), of("south"), user("alice"), user("bob")].into_iter().enumerate() {
+        federation.ok(record(holder, &old, end + number as u64));
+    }
+    let uses = |federation: &Federation, root: &str| {
+        let certificates = &federation.state.certificates;
+        certificates.by_root(Timestamp(federation.now)).get(root).cloned().unwrap_or_default()
+    };
+    let all = uses(&federation, &old);
+    assert_eq!((all.clusters.len(), all.users, all.last_not_after), (3, 2, Timestamp(end + 4)));
+
+    federation.ok(record(of("north"), &new, end * 2));
+    federation.ok(record(user("bob"), &new, end * 2));
+    federation.ok(evict("south", LeaseTreatment::Stop));
+    federation.ok(Command::RevokeUser(RevokeUser { user: "alice".to_owned() }));
+    let left = uses(&federation, &old);
+    assert_eq!((left.clusters, left.users), ([cluster("west")].into(), 0));
+    assert_eq!((uses(&federation, &new).clusters.len(), uses(&federation, &new).users), (1, 1));
+
+    federation.now = end;
+    assert_eq!(uses(&federation, &old), RootUse::default());
+    federation.ok(record(of("north"), &new, end * 2));
+    assert_eq!(federation.state.certificates.clusters.len(), 1, "what has expired is forgotten");
 }
 
 #[test]

@@ -195,7 +195,7 @@ fn printable(field: &str, text: &str, max: usize) -> Result<(), Refusal> {
     }
     if !is_printable(text) {
         let remedy = "send one line of visible characters";
-        return Err(Refusal::invalid(field, text, "has control characters", remedy));
+        return Err(Refusal::invalid(field, text, "has control or invisible characters", remedy));
     }
     Ok(())
 }
@@ -345,7 +345,16 @@ mod tests {
             }))
         };
         let caller = ClusterId::parse("campus", "cluster").expect("a label");
-        for evil in ["\u{1b}]0;owned\u{7}", "\u{9b}2J", "two\nlines", "\u{202e}nimda", "\r", "\u{7f}"] {
+        for evil in [
+            "\u{1b}]0;owned\u{7}",
+            "\u{9b}2J",
+            "two\nlines",
+            "\u{202e}nimda",
+            "\r",
+            "\u{7f}",
+            "ad\u{200b}min",
+            "\u{e0041}",
+        ] {
             for (body, field) in [
                 (failed("quota", evil), "lease_report.failed.message"),
                 (failed(evil, "no"), "lease_report.failed.code"),

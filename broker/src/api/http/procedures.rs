@@ -77,6 +77,17 @@ impl Shape {
     }
 }
 
+/// Beginnings of the names of procedures that change nothing.
+const READS: [&str; 7] = ["Get", "List", "Explain", "Quote", "CheckJoin", "CheckPolicy", "WhoAmI"];
+
+/// Whether the call at a path is a procedure that changes nothing and ends with its answer.
+#[must_use]
+pub fn is_read(path: &str) -> bool {
+    let name = path.strip_prefix("/comity.v1.").and_then(|path| path.split_once('/')).map(|(_, name)| name);
+    // By name alone: looking each call up would cost more.
+    name.is_some_and(|name| READS.iter().any(|read| name.starts_with(read)))
+}
+
 fn path(method: &MethodDescriptor) -> String {
     format!("/{}/{}", method.parent_service().full_name(), method.name())
 }
@@ -94,5 +105,22 @@ mod tests {
         assert_eq!(shape("/comity.v1.LeaseService/GetLeases"), None);
         let raft = FILE_DESCRIPTOR_SET.windows(14).any(|bytes| bytes == b"comity.raft.v1");
         assert!(!raft && Procedures::all().iter().all(|(path, _)| path.starts_with("/comity.v1.")));
+    }
+
+    #[test]
+    fn reads_are_told_from_commands_and_streams() {
+        let others: Vec<&str> =
+            Procedures::all().iter().filter(|(path, _)| !is_read(path)).map(|(_, method)| method.name()).collect();
+        let writes = |name: &str| {
+            ["Apply", "Cancel", "Change", "Checkpoint", "Evict", "Invite", "Join", "Rebase", "Release", "Renew"]
+                .iter()
+                .chain(&["Resume", "Revoke", "Submit", "Suspend"])
+                .any(|write| name.starts_with(write))
+        };
+        let strange: Vec<&str> =
+            others.into_iter().filter(|name| !writes(name) && !["Connect", "Watch"].contains(name)).collect();
+        assert_eq!(strange, Vec::<&str>::new(), "is each of these a read?");
+        assert!(is_read("/comity.v1.OfferService/ListOffers") && !is_read("/grpc.health.v1.Health/Check"));
+        assert!(!is_read("/comity.v1.LeaseService/CheckpointLease"), "it changes the lease");
     }
 }

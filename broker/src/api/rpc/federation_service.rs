@@ -159,9 +159,8 @@ impl FederationHandlers {
         if keys.is_empty() || keys.iter().any(good) {
             return Ok(());
         }
-        Err(Refusal::invalid(
+        Err(Refusal::invalid_bytes(
             "voucher",
-            "",
             &format!("is not a voucher of institution {institution} for this cluster and its identity key"),
             "let the institution make it again (comity cluster voucher create), or add its key to the Institution document",
         )
@@ -184,14 +183,16 @@ impl FederationHandlers {
         let message = request.into_inner();
         let page = Page::parse(message.page, "clusters")?;
         let after = page.after(|key| ClusterId::parse(key, "page.token"))?;
-        let read = |state: &State| {
-            let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-            let visible = state.clusters.range(range).filter(|(id, _)| viewer.sees_cluster(id));
-            let clusters = visible.map(|(id, held)| (id.clone(), cluster::to_proto(state, id, held)));
-            let (clusters, page) = page.take(clusters, state.revision);
-            Ok(v1::ListClustersResponse { clusters, page: Some(page) })
-        };
-        self.context.read(message.consistency, read).await
+        let copy = self.context.copy(message.consistency).await?;
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let visible = copy.clusters.range(range).map(|(id, _)| id).filter(|id| viewer.sees_cluster(id));
+        // A copy lacks sums, so apply waits for those of one cluster at a time.
+        let clusters = visible.filter_map(|id| {
+            let shown = |state: &State| Some(cluster::to_proto(state, id, state.clusters.get(id)?));
+            Some((id.clone(), self.context.group.peek(shown)?))
+        });
+        let (clusters, page) = page.take(clusters, copy.revision);
+        Ok(v1::ListClustersResponse { clusters, page: Some(page) })
     }
 
     async fn get_cluster(&self, request: Request<v1::GetClusterRequest>) -> Result<v1::GetClusterResponse, RpcError> {
@@ -231,9 +232,8 @@ fn parse_join(message: v1::JoinRequest) -> Result<Joining, Refusal> {
     })?;
     let proof = parse_signature("identity_proof", &message.identity_proof)?;
     identity.verify(JOIN_PROOF_DOMAIN, &[csr.as_bytes()], &proof).map_err(|_| {
-        Refusal::invalid(
+        Refusal::invalid_bytes(
             "identity_proof",
-            "",
             "is not this identity key's signature over the CSR",
             "sign the CSR's DER with the identity key that is being registered",
         )

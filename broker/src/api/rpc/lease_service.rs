@@ -61,22 +61,21 @@ impl LeaseHandlers {
             Some(&message.tenant).filter(|t| !t.is_empty()).map(|t| TenantId::parse(t, "tenant")).transpose()?;
         let cluster =
             Some(&message.cluster).filter(|c| !c.is_empty()).map(|c| ClusterId::parse(c, "cluster")).transpose()?;
-        let read = |state: &State| {
-            let names = VisibleNames::in_state(&caller, state);
-            tenant.as_ref().map_or(Ok(()), |tenant| names.check_tenant(state, &viewer, tenant))?;
-            cluster.as_ref().map_or(Ok(()), |cluster| names.check_cluster(state, &viewer, cluster))?;
-            let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-            let wanted = state.leases.range(range).filter(|(_, held)| {
-                let donor = &held.placement.donor;
-                viewer.sees_lease(&held.tenant, &held.origin, donor)
-                    && tenant.as_ref().is_none_or(|tenant| *tenant == held.tenant)
-                    && cluster.as_ref().is_none_or(|cluster| *cluster == held.origin || cluster == donor)
-                    && (message.include_ended || held.state != LeaseState::Ended)
-            });
-            let (leases, page) = page.take(wanted.map(|(id, held)| (*id, lease::to_proto(*id, held))), state.revision);
-            Ok(v1::ListLeasesResponse { leases, page: Some(page) })
-        };
-        self.context.read(message.consistency, read).await
+        // Tenants have hundreds of thousands of records, and the caller may see few of them.
+        let state = self.context.copy(message.consistency).await?;
+        let names = VisibleNames::in_state(&caller, &state);
+        tenant.as_ref().map_or(Ok(()), |tenant| names.check_tenant(&state, &viewer, tenant))?;
+        cluster.as_ref().map_or(Ok(()), |cluster| names.check_cluster(&state, &viewer, cluster))?;
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let wanted = state.leases.range(range).filter(|(_, held)| {
+            let donor = &held.placement.donor;
+            viewer.sees_lease(&held.tenant, &held.origin, donor)
+                && tenant.as_ref().is_none_or(|tenant| *tenant == held.tenant)
+                && cluster.as_ref().is_none_or(|cluster| *cluster == held.origin || cluster == donor)
+                && (message.include_ended || held.state != LeaseState::Ended)
+        });
+        let (leases, page) = page.take(wanted.map(|(id, held)| (*id, lease::to_proto(*id, held))), state.revision);
+        Ok(v1::ListLeasesResponse { leases, page: Some(page) })
     }
 
     async fn release_lease(

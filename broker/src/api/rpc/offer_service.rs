@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use comity_core::Refusal;
+use comity_core::{Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::offer_service_server::OfferService;
 use comity_types::ClusterId;
@@ -36,14 +36,16 @@ impl OfferHandlers {
         let message = request.into_inner();
         let page = Page::parse(message.page, "offers")?;
         let after = page.after(|key| ClusterId::parse(key, "page.token"))?;
-        let read = |state: &comity_core::State| {
-            let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-            let visible = state.clusters.range(range).filter(|(id, _)| viewer.sees_offer(id));
-            let offers = visible.filter_map(|(id, cluster)| Some((id.clone(), offer::summary(state, id, cluster)?)));
-            let (offers, page) = page.take(offers, state.revision);
-            Ok(v1::ListOffersResponse { offers, page: Some(page) })
-        };
-        self.context.read(message.consistency, read).await
+        let copy = self.context.copy(message.consistency).await?;
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let visible = copy.clusters.range(range).map(|(id, _)| id).filter(|id| viewer.sees_offer(id));
+        // A copy lacks sums. An offer may have ten thousand nodes, so apply waits for one of them at most.
+        let offers = visible.filter_map(|id| {
+            let summary = |state: &State| offer::summary(state, id, state.clusters.get(id)?);
+            Some((id.clone(), self.context.group.peek(summary)?))
+        });
+        let (offers, page) = page.take(offers, copy.revision);
+        Ok(v1::ListOffersResponse { offers, page: Some(page) })
     }
 
     async fn get_offer(&self, request: Request<v1::GetOfferRequest>) -> Result<v1::GetOfferResponse, RpcError> {
@@ -52,7 +54,7 @@ impl OfferHandlers {
         let message = request.into_inner();
         let id = ClusterId::parse(&message.cluster, "cluster")?;
         let sees_nodes = viewer.sees_nodes(&id);
-        let read = |state: &comity_core::State| {
+        let read = |state: &State| {
             let names = VisibleNames::in_state(&caller, state);
             let missing = || names.suggest(Refusal::not_found("cluster", &id, "offer"));
             let cluster = state.clusters.get(&id).filter(|_| viewer.sees_offer(&id)).ok_or_else(missing)?;

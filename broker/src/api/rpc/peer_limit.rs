@@ -1,23 +1,31 @@
-//! Limits concurrent calls per peer, so that one client cannot starve others.
+//! Limits what each peer has of this broker at once, so that one client cannot starve others: its calls under way, the
+//! processor time of its reads, and how often it can be refused.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
 
+use comity_runtime::clock::Clock;
 use comity_runtime::tls::{HeldSlots, KeyedSlots, PeerInfo, SlotLimit, SourceAddress};
-use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
+use tonic::{Code, Status};
 use tower::{Layer, Service};
 
 use crate::api::http::held_body;
-use crate::api::http::procedures::{Procedures, Shape};
+use crate::api::http::procedures::{Procedures, Shape, is_read};
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::call_pace::{CallPace, ThreadTime};
 
 /// Maximum concurrent calls per peer. A call ends with its response; agents' streams and watches, which have limits of
 /// their own, count until they have begun.
 pub const MAX_CALLS_PER_PEER: usize = 64;
 /// Maximum concurrent calls of all peers without a certificate.
 pub const MAX_ANONYMOUS_CALLS: usize = 512;
+/// How long the answer to a call beyond a limit is held back. Refusals take little, but a client that repeats them as
+/// fast as they come would keep a core busy.
+const REFUSAL_HELD_FOR: Duration = Duration::from_millis(100);
 
 /// Whom a call counts for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,15 +38,32 @@ enum Calling {
 type CallSlots = HeldSlots<Calling>;
 
 /// Limits each peer: by SPIFFE id, or by address where there is no certificate.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct PeerLimitLayer {
+    shares: PeerShares,
+}
+
+/// What all peers have.
+#[derive(Debug, Clone)]
+struct PeerShares {
+    clock: Arc<dyn Clock>,
     under_way: KeyedSlots<Calling>,
+    pace: CallPace<Calling>,
+}
+
+impl PeerLimitLayer {
+    /// Without calls under way.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, thread_time: ThreadTime) -> Self {
+        let (under_way, pace) = (KeyedSlots::default(), CallPace::new(Arc::clone(&clock), thread_time));
+        Self { shares: PeerShares { clock, under_way, pace } }
+    }
 }
 
 impl<S> Layer<S> for PeerLimitLayer {
     type Service = PeerLimit<S>;
     fn layer(&self, inner: S) -> PeerLimit<S> {
-        PeerLimit { inner, under_way: self.under_way.clone() }
+        PeerLimit { inner, shares: self.shares.clone() }
     }
 }
 
@@ -46,17 +71,24 @@ impl<S> Layer<S> for PeerLimitLayer {
 #[derive(Debug, Clone)]
 pub struct PeerLimit<S> {
     inner: S,
-    under_way: KeyedSlots<Calling>,
+    shares: PeerShares,
 }
 
-fn take(under_way: &KeyedSlots<Calling>, peer: Option<&PeerInfo>) -> Result<CallSlots, RpcError> {
-    let own = peer.map(|peer| match &peer.spiffe {
-        Some(id) => Calling::Identity(id.to_string()),
-        None => Calling::AnonymousFrom(SourceAddress::of(peer.remote_addr.ip())),
-    });
-    let all = match own {
-        Some(Calling::Identity(_)) => None,
-        Some(Calling::AnonymousFrom(_) | Calling::Anonymous) | None => Some(Calling::Anonymous),
+impl Calling {
+    fn of(peer: Option<&PeerInfo>) -> Self {
+        match peer {
+            Some(PeerInfo { spiffe: Some(id), .. }) => Self::Identity(id.to_string()),
+            Some(peer) => Self::AnonymousFrom(SourceAddress::of(peer.remote_addr.ip())),
+            None => Self::Anonymous,
+        }
+    }
+}
+
+fn take(under_way: &KeyedSlots<Calling>, calling: &Calling) -> Result<CallSlots, RpcError> {
+    let own = (*calling != Calling::Anonymous).then(|| calling.clone());
+    let all = match calling {
+        Calling::Identity(_) => None,
+        Calling::AnonymousFrom(_) | Calling::Anonymous => Some(Calling::Anonymous),
     };
     let own = own.map(|key| SlotLimit { key, most: MAX_CALLS_PER_PEER });
     let all = all.map(|key| SlotLimit { key, most: MAX_ANONYMOUS_CALLS });
@@ -95,21 +127,33 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        match take(&self.under_way, request.extensions().get::<PeerInfo>()) {
-            Ok(slots) => {
-                let ends_early = is_limited_stream(request.uri().path());
-                let call = self.inner.call(request);
-                Box::pin(async move {
-                    let response = call.await?;
-                    Ok(if ends_early { response } else { response.map(|body| held_body::hold(body, slots)) })
-                })
-            }
+        let PeerShares { clock, under_way, pace } = self.shares.clone();
+        let calling = Calling::of(request.extensions().get::<PeerInfo>());
+        let slots = match take(&under_way, &calling) {
+            Ok(slots) => slots,
             Err(error) => {
                 let response = Status::from(error).into_http();
-                Box::pin(async move { Ok(response) })
+                return Box::pin(async move {
+                    clock.sleep(REFUSAL_HELD_FOR).await;
+                    Ok(response)
+                });
             }
-        }
+        };
+        let (ends_early, paced) = (is_limited_stream(request.uri().path()), is_read(request.uri().path()));
+        let call = self.inner.call(request);
+        Box::pin(async move {
+            let response = if paced { pace.run(calling, call).await? } else { call.await? };
+            if is_exhausted(&response) {
+                clock.sleep(REFUSAL_HELD_FOR).await;
+            }
+            Ok(if ends_early { response } else { response.map(|body| held_body::hold(body, slots)) })
+        })
     }
+}
+
+/// Whether a call was refused because of a limit. Such a status is in the headers.
+fn is_exhausted(response: &Response<Body>) -> bool {
+    Status::from_header_map(response.headers()).is_some_and(|status| status.code() == Code::ResourceExhausted)
 }
 
 #[cfg(test)]
@@ -117,6 +161,8 @@ where
 mod tests {
     use std::convert::Infallible;
 
+    use comity_runtime::clock::ManualClock;
+    use futures::FutureExt as _;
     use tower::ServiceExt as _;
 
     use super::*;
@@ -126,15 +172,19 @@ mod tests {
         PeerInfo { spiffe: id.map(|id| id.parse().unwrap()), ..PeerInfo::anonymous(remote_addr) }
     }
 
+    fn layer(clock: &ManualClock) -> PeerLimitLayer {
+        PeerLimitLayer::new(Arc::new(clock.clone()), |clock| clock.elapsed())
+    }
+
     fn refusal(under_way: &KeyedSlots<Calling>, peer: &PeerInfo) -> String {
-        take(under_way, Some(peer)).unwrap_err().to_string()
+        take(under_way, &Calling::of(Some(peer))).unwrap_err().to_string()
     }
 
     #[test]
     fn a_caller_cannot_starve_others() {
         let (under_way, alice) = (KeyedSlots::default(), Some("spiffe://dev.test/user/alice"));
         let calls = |peer: &PeerInfo| {
-            (0..MAX_CALLS_PER_PEER).map(|_| take(&under_way, Some(peer)).unwrap()).collect::<Vec<_>>()
+            (0..MAX_CALLS_PER_PEER).map(|_| take(&under_way, &Calling::of(Some(peer))).unwrap()).collect::<Vec<_>>()
         };
         let _alice = calls(&peer("192.0.2.1", alice));
         assert!(
@@ -144,12 +194,12 @@ mod tests {
         assert!(refusal(&under_way, &peer("2001:db8::2", None)).starts_with("2001:db8::/64 has 64 calls"));
         let _others: Vec<_> = (1..8).map(|last| calls(&peer(&format!("192.0.2.{last}"), None))).collect();
         assert!(refusal(&under_way, &peer("192.0.2.99", None)).starts_with("512 calls without a certificate"));
-        take(&under_way, Some(&peer("192.0.2.1", Some("spiffe://dev.test/user/bob")))).unwrap();
+        take(&under_way, &Calling::of(Some(&peer("192.0.2.1", Some("spiffe://dev.test/user/bob"))))).unwrap();
     }
 
     #[tokio::test]
     async fn a_call_counts_until_its_response_ends_and_a_watch_until_it_begins() {
-        let layer = PeerLimitLayer::default();
+        let layer = layer(&ManualClock::at_unix_ms(0));
         let answer = |_: Request<()>| async {
             Ok::<_, Infallible>(Response::new(Body::new(http_body_util::Full::from("answer"))))
         };
@@ -159,10 +209,64 @@ mod tests {
             layer.layer(tower::service_fn(answer)).oneshot(request).await.unwrap()
         };
         let health = call("/grpc.health.v1.Health/Watch").await;
-        assert_eq!(layer.under_way.in_use(&Calling::Anonymous), 1);
+        assert_eq!(layer.shares.under_way.in_use(&Calling::Anonymous), 1);
         drop(health);
-        assert!(layer.under_way.is_unused());
+        assert!(layer.shares.under_way.is_unused());
         let _watch = call("/comity.v1.WatchService/Watch").await;
-        assert!(layer.under_way.is_unused());
+        assert!(layer.shares.under_way.is_unused());
+    }
+
+    fn from_alice(path: &str) -> Request<()> {
+        let mut request = Request::post(path).body(()).unwrap();
+        request.extensions_mut().insert(peer("192.0.2.1", Some("spiffe://dev.test/user/alice")));
+        request
+    }
+
+    #[tokio::test]
+    async fn a_refusal_because_of_a_limit_is_held_back_and_other_answers_are_not() {
+        let clock = ManualClock::at_unix_ms(0);
+        let layer = layer(&clock);
+        let refuse = |code: Code| {
+            let answer = move |_: Request<()>| async move {
+                Ok::<Response<Body>, Infallible>(Status::new(code, "refused").into_http())
+            };
+            layer.layer(tower::service_fn(answer)).oneshot(from_alice("/comity.v1.RequestService/QuoteRequest"))
+        };
+        assert!(refuse(Code::PermissionDenied).now_or_never().is_some());
+        let mut held = refuse(Code::ResourceExhausted).boxed();
+        assert!((&mut held).now_or_never().is_none());
+        // Meanwhile it counts as one of the caller's calls.
+        assert!(!layer.shares.under_way.is_unused());
+        clock.advance(REFUSAL_HELD_FOR);
+        drop(held.await.unwrap());
+        assert!(layer.shares.under_way.is_unused());
+
+        // A call beyond the limit of calls does not even begin.
+        let alice = Calling::of(from_alice("/").extensions().get::<PeerInfo>());
+        let _all: Vec<_> = (0..MAX_CALLS_PER_PEER).map(|_| take(&layer.shares.under_way, &alice).unwrap()).collect();
+        let mut beyond = refuse(Code::PermissionDenied).boxed();
+        assert!((&mut beyond).now_or_never().is_none());
+        clock.advance(REFUSAL_HELD_FOR);
+        assert!(is_exhausted(&beyond.await.unwrap()));
+    }
+
+    #[tokio::test]
+    async fn reads_are_paced_and_commands_are_not() {
+        let clock = ManualClock::at_unix_ms(0);
+        let layer = layer(&clock);
+        let call = |path: &str| {
+            let clock = clock.clone();
+            let answer = move |_: Request<()>| {
+                let clock = clock.clone();
+                async move {
+                    clock.advance(Duration::from_secs(1));
+                    Ok::<_, Infallible>(Response::new(Body::empty()))
+                }
+            };
+            layer.layer(tower::service_fn(answer)).oneshot(from_alice(path)).now_or_never().is_some()
+        };
+        assert!((0..9).all(|_| call("/comity.v1.RequestService/SubmitRequest")));
+        assert!((0..9).any(|_| !call("/comity.v1.RequestService/ListRequests")), "reads of a second each never wait");
+        assert!(call("/comity.v1.RequestService/SubmitRequest"));
     }
 }

@@ -3,19 +3,19 @@
 use comity_core::command::ApplyPolicy;
 use comity_core::explain::PolicyEffects;
 use comity_core::refusal::Code;
-use comity_core::{Actor, Command, Refusal, ReplyBody, State, explain, snapshot};
+use comity_core::{Command, Refusal, ReplyBody, State, explain};
 use comity_policy::{Bundle, BundleSource, Problem};
 use comity_proto::v1;
 use comity_proto::v1::policy_service_server::PolicyService;
 use tonic::Request;
 
 use crate::api::authorize::Rpc;
+use crate::api::caller::Caller;
 use crate::api::convert::{self, policy};
 use crate::api::idempotency;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
 use crate::context::Context;
-use crate::group::Consistency;
 
 /// Checks, applies and shows bundles.
 #[derive(Debug, Clone)]
@@ -37,8 +37,7 @@ impl PolicyHandlers {
     ) -> Result<v1::CheckPolicyResponse, RpcError> {
         let caller = self.context.admit(Rpc::CheckPolicy, &request).await?;
         let source = policy::source(request.into_inner().bundle)?;
-        let compile = move || Bundle::compile(&source);
-        Ok(match self.context.compute_long(&caller, "compiling the bundle", compile).await? {
+        Ok(match self.compile(&caller, source).await? {
             Ok(bundle) => v1::CheckPolicyResponse {
                 problems: Vec::new(),
                 hash: bundle.hash.clone(),
@@ -63,7 +62,7 @@ impl PolicyHandlers {
         let expected_hash = message.expected_hash.take();
         let idempotency = idempotency::of_call(&caller.name(), &key, "ApplyPolicy", &message)?;
         let source = policy::source(message.bundle)?;
-        let bundle = match compile(source.clone()).await? {
+        let bundle = match self.compile(&caller, source.clone()).await? {
             Ok(bundle) => bundle,
             Err(problems) => {
                 return Ok(v1::ApplyPolicyResponse {
@@ -75,7 +74,7 @@ impl PolicyHandlers {
         self.own_trust_domain(&bundle)?;
         let command = ApplyPolicy { source, force: message.force, expected_hash };
         if message.dry_run {
-            let (in_force_hash, effects) = self.effects(command, caller.actor()).await?;
+            let (in_force_hash, effects) = self.effects(&caller, command).await?;
             return Ok(v1::ApplyPolicyResponse {
                 problems: Vec::new(),
                 hash: bundle.hash.clone(),
@@ -103,28 +102,31 @@ impl PolicyHandlers {
 
     async fn get_policy(&self, request: Request<v1::GetPolicyRequest>) -> Result<v1::GetPolicyResponse, RpcError> {
         self.context.admit(Rpc::GetPolicy, &request).await?;
-        let read = |state: &State| {
-            let record = state.policy.as_ref().ok_or_else(none_in_force)?;
-            Ok(v1::GetPolicyResponse {
-                bundle: Some(policy::source_to_proto(&record.source)),
-                hash: record.bundle.hash.clone(),
-                applied_at_ms: record.applied_at.0,
-                applied_by: record.applied_by.clone(),
-            })
-        };
-        self.context.read(request.into_inner().consistency, read).await
+        let read = |state: &State| state.policy.clone().ok_or_else(none_in_force);
+        let record = self.context.read(request.into_inner().consistency, read).await?;
+        Ok(v1::GetPolicyResponse {
+            bundle: Some(policy::source_to_proto(&record.source)),
+            hash: record.bundle.hash.clone(),
+            applied_at_ms: record.applied_at.0,
+            applied_by: record.applied_by,
+        })
     }
 
-    /// The hash of the bundle in force, empty if there is none, and the effects of another one. They are computed on a
-    /// copy of the state, so that apply does not wait.
-    async fn effects(&self, command: ApplyPolicy, actor: Actor) -> Result<(String, PolicyEffects), RpcError> {
-        let copy = self.context.group.read(Consistency::Linearizable, snapshot::copy).await?;
-        let in_force = copy.policy.as_ref().map_or_else(String::new, |record| record.bundle.hash.clone());
-        let now = self.context.now().max(copy.log_time);
-        let compute = move || explain::policy_effects(copy, command, actor, now);
-        let effects = tokio::task::spawn_blocking(compute).await.ok().and_then(Result::ok);
-        let effects = effects.ok_or(RpcError::Internal { what: "computing the effects of the bundle" })?;
-        Ok((in_force, effects?))
+    /// The hash of the bundle in force, empty if there is none, and the effects of another one.
+    async fn effects(&self, caller: &Caller, command: ApplyPolicy) -> Result<(String, PolicyEffects), RpcError> {
+        let (actor, now) = (caller.actor(), self.context.now());
+        let compute = move |state: &State| {
+            let in_force = state.policy.as_ref().map_or_else(String::new, |record| record.bundle.hash.clone());
+            let effects = explain::policy_effects(state, command, actor, now.max(state.log_time)).ok()?;
+            Some(effects.map(|effects| (in_force, effects)))
+        };
+        let what = "computing the effects of the bundle";
+        // An entry that would break the state's rules has no effects.
+        Ok(self.context.read_long(caller, what, compute).await?.ok_or(RpcError::Internal { what })??)
+    }
+
+    async fn compile(&self, caller: &Caller, source: BundleSource) -> Result<Result<Bundle, Vec<Problem>>, RpcError> {
+        self.context.compute_long(caller, "compiling the bundle", move || Bundle::compile(&source)).await
     }
 
     /// Refuses a bundle of another trust domain: it would leave no user with a role.
@@ -140,13 +142,6 @@ impl PolicyHandlers {
             format!("write {ours}"),
         ))
     }
-}
-
-/// Compiles a bundle on a blocking thread.
-async fn compile(source: BundleSource) -> Result<Result<Bundle, Vec<Problem>>, RpcError> {
-    tokio::task::spawn_blocking(move || Bundle::compile(&source))
-        .await
-        .map_err(|_| RpcError::Internal { what: "compiling the bundle" })
 }
 
 fn none_in_force() -> Refusal {

@@ -1,6 +1,7 @@
 //! RaftService: status, membership and log time of the group.
 
 use comity_core::command::InviteBroker;
+use comity_core::member_certificate::RootUse;
 use comity_core::refusal::Code;
 use comity_core::{Command, InviteSubject, Refusal, State};
 use comity_proto::v1;
@@ -19,6 +20,9 @@ use crate::context::Context;
 use crate::group::{Consistency, GroupError, MemberStatus};
 use crate::replication::member::MemberAddress;
 use crate::replication::membership_change::MembershipChange;
+
+/// Clusters that a status names for each old root, at most.
+const MAX_NAMED_CLUSTERS: usize = 64;
 
 /// Status and membership of the group.
 #[derive(Debug, Clone)]
@@ -41,6 +45,9 @@ impl RaftHandlers {
     ) -> Result<v1::GetRaftStatusResponse, RpcError> {
         self.context.admit(Rpc::GetRaftStatus, &request).await?;
         let status = self.context.group.status().await;
+        let issuing_root_sha256 = self.context.ca.root_sha256().to_string();
+        let old_roots = status.root_uses.iter().filter(|(root, _)| **root != issuing_root_sha256);
+        let old_roots = old_roots.map(|(root, used)| old_root(root, used)).collect();
         Ok(v1::GetRaftStatusResponse {
             id: status.id,
             leader: status.leader.unwrap_or(0),
@@ -60,6 +67,8 @@ impl RaftHandlers {
             log_time_ms: status.clocks.log_time.0,
             clock_offset_ms: status.clocks.clock_offset_ms,
             log_time_offset_ms: status.clocks.log_time_offset_ms,
+            issuing_root_sha256,
+            old_roots,
         })
     }
 
@@ -157,6 +166,16 @@ fn endpoint(field: &str, text: &str) -> Result<String, Refusal> {
     BrokerEndpoints::new([text]).map(|_| text.to_owned()).map_err(|_| {
         Refusal::invalid(field, text, "is not host:port", "write host:port, e.g. broker-2.example.org:7444")
     })
+}
+
+fn old_root(root: &str, used: &RootUse) -> v1::OldRoot {
+    v1::OldRoot {
+        sha256: root.to_owned(),
+        clusters: used.clusters.iter().take(MAX_NAMED_CLUSTERS).map(ToString::to_string).collect(),
+        cluster_count: u32::try_from(used.clusters.len()).unwrap_or(u32::MAX),
+        user_count: u32::try_from(used.users).unwrap_or(u32::MAX),
+        last_not_after_ms: used.last_not_after.0,
+    }
 }
 
 fn member(member: &MemberStatus) -> v1::RaftMember {

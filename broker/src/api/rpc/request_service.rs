@@ -123,20 +123,19 @@ impl RequestHandlers {
         let after = page.after(|key| RequestId::parse(key, "page.token"))?;
         let tenant =
             Some(&message.tenant).filter(|t| !t.is_empty()).map(|t| TenantId::parse(t, "tenant")).transpose()?;
-        let read = |state: &State| {
-            let names = VisibleNames::in_state(&caller, state);
-            tenant.as_ref().map_or(Ok(()), |tenant| names.check_tenant(state, &viewer, tenant))?;
-            let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
-            let wanted = state.requests.range(range).filter(|(_, record)| {
-                viewer.sees_request(&record.spec.tenant, &record.spec.origin)
-                    && tenant.as_ref().is_none_or(|tenant| *tenant == record.spec.tenant)
-                    && (message.include_ended || !record.state.is_final())
-            });
-            let wanted = wanted.map(|(id, record)| (*id, convert::to_proto(*id, record)));
-            let (requests, page) = page.take(wanted, state.revision);
-            Ok(v1::ListRequestsResponse { requests, page: Some(page) })
-        };
-        self.context.read(message.consistency, read).await
+        // Tenants have hundreds of thousands of records, and the caller may see few of them.
+        let state = self.context.copy(message.consistency).await?;
+        let names = VisibleNames::in_state(&caller, &state);
+        tenant.as_ref().map_or(Ok(()), |tenant| names.check_tenant(&state, &viewer, tenant))?;
+        let range = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let wanted = state.requests.range(range).filter(|(_, record)| {
+            viewer.sees_request(&record.spec.tenant, &record.spec.origin)
+                && tenant.as_ref().is_none_or(|tenant| *tenant == record.spec.tenant)
+                && (message.include_ended || !record.state.is_final())
+        });
+        let wanted = wanted.map(|(id, record)| (*id, convert::to_proto(*id, record)));
+        let (requests, page) = page.take(wanted, state.revision);
+        Ok(v1::ListRequestsResponse { requests, page: Some(page) })
     }
 
     async fn cancel_request(
@@ -257,18 +256,22 @@ impl RequestHandlers {
     async fn refuse_early(&self, caller: &Caller, submission: Submission<'_>) -> Result<(), RpcError> {
         let now = self.context.now();
         let group = &self.context.group;
-        let refusal = if self.context.refused_lately.has(caller) {
+        let looks_unservable = self.context.refused_lately.has(caller)
+            || match group.peek(|state| submission.refusal(state, now)) {
+                // Most requests can be served: only a refusal is worth asking a majority.
+                None => return Ok(()),
+                Some(refusal) => refusal.code == Code::Unservable,
+            };
+        let refusal = if looks_unservable {
+            // Every donor is looked at.
             let (spec, idempotency) = (submission.spec.clone(), submission.idempotency.clone());
             let queue_anyway = submission.queue_anyway;
             let check = move |state: &State| {
                 Submission { spec: &spec, idempotency: &idempotency, queue_anyway }.refusal(state, now)
             };
             self.context.read_long(caller, "checking the request", check).await?
-        } else if group.read(Consistency::Stale, |state| submission.refusal(state, now)).await?.is_some() {
-            // Most requests can be served: only a refusal is worth asking a majority.
-            group.read(Consistency::Linearizable, |state| submission.refusal(state, now)).await?
         } else {
-            None
+            group.read(Consistency::Linearizable, |state| submission.refusal(state, now)).await?
         };
         let Some(refusal) = refusal else { return Ok(()) };
         if refusal.code == Code::Unservable {

@@ -148,8 +148,7 @@ impl Watcher {
         self.viewer = Viewer::of(&self.caller, self.bundle.as_deref());
         let revision = state.revision;
         for id in visible_clusters(&state, &self.viewer, self.only) {
-            let event = group.read(Consistency::Stale, |state| cluster(state, &id, revision)).await?;
-            if let Some(event) = event
+            if let Some(event) = group.peek(|state| cluster(state, &id, revision))
                 && !self.send_event(event, 0).await?
             {
                 return Ok(None);

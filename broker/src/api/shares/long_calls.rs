@@ -1,34 +1,44 @@
 //! Calls that compute for long: quotes, explanations, checks of policy bundles.
 //!
 //! ```text
-//!   slot of the caller ─▶ turn, first come, first served ─▶ copy of the state ─▶ thread of low priority
+//!   slot ─▶ turn of the caller, one at a time ─▶ thread of low priority, first come, first served ─▶ copy of the state
 //! ```
 //!
-//! They take turns, and none holds the state's lock while it computes, so they delay neither apply nor the calls of
-//! others. The copy shares its records with the state; only its indexes are computed again.
+//! None holds the state's lock while it computes, so they delay neither apply nor the calls of others. One caller has
+//! at most one of the threads, and one place in the line for them, however many of its calls wait. The copy shares its
+//! records with the state; only its indexes are computed again.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use comity_core::{State, snapshot};
 use comity_policy::Bundle;
-use tokio::sync::{Mutex, OwnedMutexGuard, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::api::caller::Caller;
 use crate::api::rpc_error::RpcError;
 use crate::api::shares::caller_slots::{CallLimits, CallerSlot, CallerSlots};
+use crate::api::shares::caller_turns::{CallerTurn, CallerTurns};
 
-/// Long calls under way, waiting ones included. They take turns, so a caller's share decides how long others wait.
+/// Long calls under way: of each caller one computes, and the others wait.
 pub static LONG_CALLS: CallLimits = CallLimits {
     what: "quotes, explanations and checks under way",
-    per_caller: 8,
+    per_caller: 4,
     per_institution: 32,
     per_broker: 128,
     caller_remedy: "wait until one of them is done",
     institution_remedy: "wait until some of them are done",
 };
+/// Each thread may need a copy of the state with indexes of its own.
+const MAX_LONG_CALL_THREADS: usize = 8;
 /// Niceness of the computing threads: Linux gives them a tenth of a busy processor.
 #[cfg(target_os = "linux")]
 const LONG_CALL_NICENESS: i32 = 10;
+
+/// Long calls that compute at once: half of the cores are left to the log, to apply and to short calls.
+fn threads() -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    (cores / 2).clamp(1, MAX_LONG_CALL_THREADS)
+}
 
 /// A copy of the state with its indexes.
 #[derive(Debug)]
@@ -38,56 +48,86 @@ struct IndexedCopy {
     state: State,
 }
 
-/// Held during a turn, with the newest copy, which is kept while further calls wait.
-type CopyTurn = OwnedMutexGuard<Option<IndexedCopy>>;
+/// The newest copy, which is kept while further calls are under way.
+type NewestCopy = Arc<Mutex<Option<Arc<IndexedCopy>>>>;
 
 /// The long calls of this broker. Clones share them.
 #[derive(Debug, Clone)]
 pub struct LongCalls {
     slots: CallerSlots,
-    turn: Arc<Mutex<Option<IndexedCopy>>>,
+    callers: CallerTurns,
+    threads: Arc<Semaphore>,
+    newest: NewestCopy,
+}
+
+/// A caller's turn: none of its other long calls computes, or waits for a thread.
+#[derive(Debug)]
+pub struct LongCall {
+    slot: CallerSlot,
+    turn: CallerTurn,
+}
+
+/// A turn that has a thread.
+struct OnThread {
+    call: LongCall,
+    /// `None` if there were no limit: the semaphore is never closed.
+    thread: Option<OwnedSemaphorePermit>,
 }
 
 impl Default for LongCalls {
     fn default() -> Self {
-        Self { slots: CallerSlots::new(&LONG_CALLS), turn: Arc::default() }
+        Self::with_threads(threads())
     }
 }
 
 impl LongCalls {
-    /// Counts a call until the result is dropped.
-    ///
-    /// # Errors
-    /// [`RpcError::LimitReached`].
-    pub fn begin(&self, caller: &Caller, bundle: Option<&Bundle>) -> Result<CallerSlot, RpcError> {
-        self.slots.take(caller, bundle)
+    fn with_threads(threads: usize) -> Self {
+        Self {
+            slots: CallerSlots::new(&LONG_CALLS),
+            callers: CallerTurns::new(1),
+            threads: Arc::new(Semaphore::new(threads)),
+            newest: NewestCopy::default(),
+        }
     }
 
-    /// Computes an answer without the state, in a turn.
+    /// Counts a call, and waits for its caller's turn.
+    ///
+    /// # Errors
+    /// [`RpcError::LimitReached`], at once.
+    pub async fn begin(&self, caller: &Caller, bundle: Option<&Bundle>) -> Result<LongCall, RpcError> {
+        let slot = self.slots.take(caller, bundle)?;
+        Ok(LongCall { slot, turn: self.callers.take(caller).await })
+    }
+
+    async fn thread_for(&self, call: LongCall) -> OnThread {
+        OnThread { call, thread: Arc::clone(&self.threads).acquire_owned().await.ok() }
+    }
+
+    /// Computes an answer without the state.
     ///
     /// # Errors
     /// [`RpcError::Internal`] where `compute` panics.
-    pub async fn compute<T, F>(&self, slot: CallerSlot, what: &'static str, compute: F) -> Result<T, RpcError>
+    pub async fn compute<T, F>(&self, call: LongCall, what: &'static str, compute: F) -> Result<T, RpcError>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let turn = Arc::clone(&self.turn).lock_owned().await;
+        let held = self.thread_for(call).await;
         on_thread(what, move || {
-            let _held = (slot, turn);
+            let _held = held;
             compute()
         })
         .await
     }
 
-    /// Computes an answer from a copy of the state, in a turn. `copy` gets the entry of the copy that is held, and
-    /// returns a newer copy if there is one.
+    /// Computes an answer from a copy of the state. `copy` gets the entry of the newest copy that is held, and returns
+    /// a newer one if there is one.
     ///
     /// # Errors
     /// [`RpcError::Internal`] where `read` panics.
     pub async fn read<T, F>(
         &self,
-        slot: CallerSlot,
+        call: LongCall,
         copy: impl FnOnce(Option<u64>) -> Option<(u64, State)>,
         what: &'static str,
         read: F,
@@ -96,26 +136,37 @@ impl LongCalls {
         T: Send + 'static,
         F: FnOnce(&State) -> T + Send + 'static,
     {
-        let mut turn: CopyTurn = Arc::clone(&self.turn).lock_owned().await;
+        let held = self.thread_for(call).await;
+        let mut known = self.newest().clone();
         // Copied here, not on the thread: at low priority it could be suspended while it holds the state's lock.
-        let newer = copy(turn.as_ref().map(|held| held.entry));
-        let slots = self.slots.clone();
+        let newer = copy(known.as_ref().map(|known| known.entry));
+        let calls = self.clone();
         let answer = on_thread(what, move || {
             if let Some((entry, copied)) = newer {
-                // Frees the older copy before the indexes of the newer one take as much memory.
-                *turn = None;
-                *turn = Some(IndexedCopy { entry, state: snapshot::with_derived(copied) });
+                // Frees the older copy before the indexes of the newer one take as much memory, and outside the lock.
+                let older = calls.newest().take_if(|newest| newest.entry < entry);
+                drop((known.take(), older));
+                let indexed = Arc::new(IndexedCopy { entry, state: snapshot::with_derived(copied) });
+                calls.newest().get_or_insert_with(|| Arc::clone(&indexed));
+                known = Some(indexed);
             }
-            let answer = turn.as_ref().map(|held| read(&held.state));
-            if slots.under_way() <= 1 {
-                *turn = None;
-            }
+            let answer = known.take().map(|known| read(&known.state));
+            let OnThread { call: LongCall { slot, turn }, thread } = held;
             // The slot first: whoever comes next must not count this call.
             drop(slot);
-            drop(turn);
+            if calls.slots.under_way() == 0 {
+                let unused = calls.newest().take();
+                drop(unused);
+            }
+            drop((turn, thread));
             answer
         });
         answer.await?.ok_or(RpcError::Internal { what })
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Option<Arc<IndexedCopy>>> {
+        // Each change is one value, so a panic elsewhere leaves nothing half done.
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,70 +237,82 @@ mod tests {
     fn start(
         calls: &LongCalls,
         ledger: &Ledger,
-        caller: &Caller,
-        started: mpsc::Sender<()>,
+        caller: &str,
+        started: mpsc::Sender<String>,
         release: mpsc::Receiver<()>,
-    ) -> Result<tokio::task::JoinHandle<u64>, RpcError> {
-        let slot = calls.slots.take(caller, None)?;
-        let (calls, ledger) = (calls.clone(), ledger.clone());
-        let read = move |state: &State| {
-            started.send(()).unwrap();
-            let _ = release.recv();
-            state.revision
-        };
-        let call = async move { calls.read(slot, |known| ledger.copy_after(known), "testing", read).await.unwrap() };
-        Ok(tokio::spawn(call))
+    ) -> tokio::task::JoinHandle<Result<u64, RpcError>> {
+        let (calls, ledger, name) = (calls.clone(), ledger.clone(), caller.to_owned());
+        tokio::spawn(async move {
+            let call = calls.begin(&user(&name), None).await?;
+            let read = move |state: &State| {
+                started.send(name).unwrap();
+                let _ = release.recv();
+                state.revision
+            };
+            calls.read(call, |known| ledger.copy_after(known), "testing", read).await
+        })
     }
 
+    const PATIENCE: Duration = Duration::from_secs(10);
+    const MOMENT: Duration = Duration::from_millis(100);
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn long_calls_hold_no_lock_take_turns_and_share_a_copy() {
-        let (calls, ledger) = (LongCalls::default(), Ledger::default());
+    async fn long_calls_hold_no_lock_share_a_copy_and_take_turns_by_caller() {
+        let (calls, ledger) = (LongCalls::with_threads(2), Ledger::default());
         let (started, computing) = mpsc::channel();
-        let (alice, bob) = (user("alice"), user("bob"));
         let mut releases = Vec::new();
-        let mut running = Vec::new();
-        let mut begin = |caller: &Caller| {
+        let mut begin = |caller: &str| {
             let (release, wait) = mpsc::channel();
-            let call = start(&calls, &ledger, caller, started.clone(), wait)?;
             releases.push(release);
-            running.push(call);
-            Ok::<_, RpcError>(())
+            start(&calls, &ledger, caller, started.clone(), wait)
         };
-        for _ in 0..LONG_CALLS.per_caller {
-            begin(&alice).unwrap();
+        let counted = async |number: usize| {
+            while calls.slots.under_way() < number {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let mut running = Vec::new();
+        for number in 1..=LONG_CALLS.per_caller {
+            running.push(begin("alice"));
+            counted(number).await;
         }
-        // A storm of one caller is refused, and another is served in its turn.
-        let refused = begin(&alice).unwrap_err();
-        let expected = "spiffe://comity.example/user/alice has 8 quotes, explanations and checks under way, which is \
+        // A storm of one caller is refused, and the rest of it has one thread.
+        let refused = begin("alice").await.unwrap().unwrap_err();
+        let expected = "spiffe://comity.example/user/alice has 4 quotes, explanations and checks under way, which is \
                         the limit of one caller";
         assert_eq!(refused.to_string(), expected);
-        begin(&bob).unwrap();
-
-        computing.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert_eq!(computing.recv_timeout(PATIENCE).unwrap(), "alice");
+        assert!(computing.recv_timeout(MOMENT).is_err(), "one caller has two threads");
         assert!(ledger.state.try_write().is_ok(), "a long call holds the lock of the state");
-        assert!(computing.recv_timeout(Duration::from_millis(100)).is_err(), "two long calls compute at once");
+        // Another caller passes those of the first that wait.
+        for other in ["bob", "carol"] {
+            running.push(begin(other));
+            counted(running.len()).await;
+        }
+        assert_eq!(computing.recv_timeout(PATIENCE).unwrap(), "bob");
+        assert!(computing.recv_timeout(MOMENT).is_err(), "three long calls compute at once");
         drop(releases);
         for call in running {
-            assert_eq!(call.await.unwrap(), 0);
+            assert_eq!(call.await.unwrap().unwrap(), 0);
         }
-        assert_eq!(ledger.copies.load(Ordering::Relaxed), 1, "waiting calls share a copy");
+        assert_eq!(ledger.copies.load(Ordering::Relaxed), 1, "calls share a copy");
         assert_eq!(calls.slots.under_way(), 0);
-        assert!(calls.turn.lock().await.is_none(), "nobody waits, so the copy is gone");
+        assert!(calls.newest().is_none(), "nobody waits, so the copy is gone");
     }
 
     #[tokio::test]
     async fn a_caller_that_stops_waiting_keeps_its_slot_until_the_thread_is_done() {
-        let (calls, ledger) = (LongCalls::default(), Ledger::default());
+        let (calls, ledger) = (LongCalls::with_threads(1), Ledger::default());
         let (started, computing) = mpsc::channel();
         let (release, wait) = mpsc::channel();
-        let call = start(&calls, &ledger, &user("alice"), started, wait).unwrap();
-        let computes = tokio::task::spawn_blocking(move || computing.recv_timeout(Duration::from_secs(10)));
+        let call = start(&calls, &ledger, "alice", started, wait);
+        let computes = tokio::task::spawn_blocking(move || computing.recv_timeout(PATIENCE));
         computes.await.unwrap().unwrap();
         call.abort();
         assert!(call.await.unwrap_err().is_cancelled());
         assert_eq!(calls.slots.under_way(), 1);
         drop(release);
-        let _turn = calls.turn.lock().await;
+        let _thread = calls.threads.acquire().await.unwrap();
         assert_eq!(calls.slots.under_way(), 0);
     }
 
@@ -259,12 +322,26 @@ mod tests {
         let ledger = Ledger::default();
         let read = |calls: &LongCalls, read: fn(&State) -> u64| {
             let (calls, ledger) = (calls.clone(), ledger.clone());
-            let slot = calls.slots.take(&user("alice"), None).unwrap();
-            async move { calls.read(slot, |known| ledger.copy_after(known), "testing", read).await }
+            async move {
+                let call = calls.begin(&user("alice"), None).await?;
+                calls.read(call, |known| ledger.copy_after(known), "testing", read).await
+            }
         };
         let failed = read(&calls, |_| panic!("as a bug would")).await.unwrap_err();
         assert_eq!(failed.to_string(), "testing failed in this broker");
         assert_eq!(read(&calls, |state| state.revision).await.unwrap(), 0);
         assert_eq!(calls.slots.under_way(), 0);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn they_compute_at_a_low_priority() {
+        let calls = LongCalls::default();
+        let call = calls.begin(&user("alice"), None).await.unwrap();
+        let niceness = || rustix::process::getpriority_process(None).unwrap();
+        let before = niceness();
+        let computing = calls.compute(call, "testing", niceness).await.unwrap();
+        assert!(computing >= LONG_CALL_NICENESS, "{computing}");
+        assert_eq!(niceness(), before, "this thread's");
     }
 }

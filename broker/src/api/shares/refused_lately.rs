@@ -1,5 +1,6 @@
-//! Callers whose requests no donor could serve, a moment ago. To find that out takes a look at every donor, under the
-//! lock of the state where requests are usually good; the next ones of such a caller are checked as long calls.
+//! Callers whose requests no donor could serve, a moment ago. To find that out takes a look at every donor. The first
+//! such request of a caller is looked at once under the lock of the state, where good requests need a moment; its next
+//! ones are checked as long calls only.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

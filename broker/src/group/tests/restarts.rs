@@ -112,3 +112,31 @@ async fn without_a_majority_nothing_is_promised() {
     assert_eq!(read_revision(&last.group, Consistency::Stale).await, 1);
     last.crash().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_broker_says_when_it_has_caught_up() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    leader(&brokers).await;
+    changed(&brokers[0].group, 1).await;
+    same_everywhere(&brokers).await;
+    let last = brokers.pop().unwrap();
+    last.stop().await;
+    leader(&brokers).await;
+    changed(&brokers[0].group, 2).await;
+    for broker in brokers {
+        broker.stop().await;
+    }
+
+    let last = federation.start(3).await;
+    assert!(read_revision(&last.group, Consistency::Stale).await < 2);
+    assert!(last.group.catch_up_since_start().await.is_err());
+    assert!(!*last.group.caught_up().borrow());
+    let others = [federation.start(1).await, federation.start(2).await];
+    eventually("it to catch up", || async { last.group.catch_up_since_start().await.ok() }).await;
+    assert!(*last.group.caught_up().borrow());
+    assert_eq!(read_revision(&last.group, Consistency::Stale).await, 2);
+    for broker in others.into_iter().chain([last]) {
+        broker.stop().await;
+    }
+}

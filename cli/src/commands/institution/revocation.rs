@@ -76,8 +76,10 @@ pub(crate) struct RevocationAnswer {
     dry_run: bool,
     /// Clusters that take no further part.
     clusters: Vec<String>,
-    /// Number of their leases that had not ended.
+    /// Number of their leases in force: these are treated as asked.
     leases: u32,
+    /// Number of their leases that are not in force yet: these end at once.
+    starting: u32,
     /// Number of waiting requests that are cancelled.
     requests: u32,
     #[serde(skip)]
@@ -108,8 +110,8 @@ impl RevocationArgs {
     fn answer(&self, revocation: Revocation, effects: v1::RevocationEffects) -> RevocationAnswer {
         let text = consequence(&revocation, self.leases, &effects);
         let (Revocation::Eviction(name) | Revocation::Suspension(name)) = revocation;
-        let v1::RevocationEffects { clusters, leases, requests } = effects;
-        RevocationAnswer { name, dry_run: self.dry_run, clusters, leases, requests, text }
+        let v1::RevocationEffects { clusters, leases, starting, requests } = effects;
+        RevocationAnswer { name, dry_run: self.dry_run, clusters, leases, starting, requests, text }
     }
 }
 
@@ -127,6 +129,11 @@ fn consequence(revocation: &Revocation, treatment: Treatment, effects: &v1::Revo
     if effects.leases > 0 {
         let verb = if effects.leases == 1 { ends } else { end };
         parts.push(format!("{} {verb}", counted(effects.leases, "lease", "leases")));
+    }
+    if effects.starting > 0 {
+        let starting = counted(effects.starting, "starting lease", "starting leases");
+        let verb = if effects.starting == 1 { "ends" } else { "end" };
+        parts.push(format!("{starting} {verb} at once"));
     }
     if effects.requests > 0 {
         let verb = if effects.requests == 1 { "is" } else { "are" };
@@ -157,8 +164,10 @@ mod tests {
 
     #[test]
     fn the_question_names_what_ends() {
-        let effects =
-            |leases, requests| v1::RevocationEffects { clusters: vec!["ncc-main".to_owned()], leases, requests };
+        let effects = |leases, requests| {
+            let clusters = vec!["ncc-main".to_owned()];
+            v1::RevocationEffects { clusters, leases, starting: 0, requests }
+        };
         let evicted = |treatment, effects| consequence(&Revocation::Eviction("ncc-main".into()), treatment, &effects);
         assert_eq!(
             evicted(Treatment::Stop, effects(3, 1)),
@@ -172,6 +181,11 @@ mod tests {
         assert_eq!(
             evicted(Treatment::Drain, effects(0, 0)),
             "ncc-main leaves the federation: its certificates are void"
+        );
+        assert_eq!(
+            evicted(Treatment::Finish, v1::RevocationEffects { starting: 2, ..effects(1, 0) }),
+            "ncc-main leaves the federation: 1 lease runs until its term ends, 2 starting leases end at once, and its \
+             certificates are void"
         );
         let suspended = Revocation::Suspension("national-centre".into());
         assert_eq!(

@@ -111,9 +111,7 @@ impl Follower {
         let id = self.request_id.clone();
         let work = async {
             // Watching a request that does not exist would wait forever.
-            let mut requests = RequestServiceClient::new(self.channel.clone());
-            let get = v1::GetRequestRequest { request: id.clone(), consistency: v1::Consistency::Linearizable.into() };
-            crate::session::call(requests.get_request(get)).await?;
+            self.check_exists().await?;
             self.run(&mut report).await
         };
         let Some(limit) = limit else { return work.await };
@@ -124,6 +122,22 @@ impl Follower {
                     .remedy(format!(
                         "the request continues; see 'comity request watch {id}' or 'comity request explain {id}'"
                     )))
+            }
+        }
+    }
+
+    async fn check_exists(&self) -> Result<(), Failure> {
+        let mut requests = RequestServiceClient::new(self.channel.clone());
+        let consistency = v1::Consistency::Linearizable.into();
+        let get = v1::GetRequestRequest { request: self.request_id.clone(), consistency };
+        let mut backoff = Backoff::new(RETRY_BASE, RETRY_CAP);
+        loop {
+            match crate::session::call(requests.get_request(get.clone())).await {
+                Ok(_) => return Ok(()),
+                Err(failure) if failure.is_limit() && backoff.attempts() < MAX_RETRIES => {
+                    tokio::time::sleep(backoff.next_delay(&SystemEntropy)).await;
+                }
+                Err(failure) => return Err(failure),
             }
         }
     }
@@ -247,13 +261,14 @@ fn is_resync(status: &Status) -> bool {
     error_detail(status).is_some_and(|detail| detail.code == "resync-required")
 }
 
-/// Whether a retry may succeed.
+/// Whether a retry may succeed. A limit leaves room once others of the caller's streams and calls end.
 fn is_transient(status: &Status) -> bool {
     use tonic::Code;
-    matches!(
+    let passes = matches!(
         status.code(),
         Code::Unavailable | Code::Aborted | Code::Cancelled | Code::DeadlineExceeded | Code::Internal | Code::Unknown
-    )
+    );
+    passes || Failure::from(status.clone()).is_limit()
 }
 
 #[cfg(test)]
@@ -272,6 +287,16 @@ mod tests {
         resume.saw(11);
         resume.saw(14);
         assert_eq!(resume.revision(), 11);
+    }
+
+    #[test]
+    fn a_watch_that_reached_a_limit_is_tried_again() {
+        let refused = |code: &str| {
+            let detail = v1::ErrorDetail { code: code.to_owned(), ..v1::ErrorDetail::default() };
+            comity_proto::error_status(tonic::Code::ResourceExhausted, &detail, comity_proto::ErrorDetails::new())
+        };
+        assert!(is_transient(&refused("limit-reached")) && !is_transient(&refused("message-too-large")));
+        assert!(is_transient(&Status::unavailable("")) && !is_transient(&Status::permission_denied("")));
     }
 
     fn event(revision: u64, object: v1::watch_event::Object) -> v1::WatchEvent {

@@ -214,8 +214,9 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
                 list(&container_resources::PLAIN)
             ),
         ),
+        container_resources::sidecars(),
     ]);
-    let mut validations = whose_pod();
+    let mut validations = whose_pod(settings);
     validations.extend(which_node(settings));
     validations.extend(permissions(settings));
     Policy {
@@ -231,13 +232,26 @@ fn shadow_pod(settings: &PolicySettings) -> Policy {
     }
 }
 
-fn whose_pod() -> Vec<Validation> {
+/// Whether the namespace is one that Liqo makes for the lease's. Consumers choose, where both forms are allowed.
+fn remote_names(settings: &PolicySettings) -> String {
+    let own = "variables.data['namespace.' + variables.user]";
+    let with_id = format!("request.namespace == {own} + '-' + variables.consumer");
+    if settings.same_names { format!("{with_id} || request.namespace == {own}") } else { with_id }
+}
+
+fn whose_pod(settings: &PolicySettings) -> Vec<Validation> {
     vec![
         refuse("variables.consumer != ''", "'no lease in force is granted to ' + variables.user"),
         refuse(
             "variables.peer == variables.consumer && !variables.tenantNamespace && variables.consumer in \
              request.userInfo.groups",
             "'pods of ' + variables.consumer + ' run in its own remote namespaces only'",
+        ),
+        // All slices of a consumer have the same rights in all of its remote namespaces, which may be other tenants'.
+        refuse(
+            &format!("variables.consumer == '' || {}", remote_names(settings)),
+            "'pods of ' + variables.user + ' are those of namespace ' + variables.data['namespace.' + variables.user] + \
+             ': the lease is for no other one'",
         ),
         refuse(
             "has(namespaceObject.metadata.labels) && 'pod-security.kubernetes.io/enforce' in \

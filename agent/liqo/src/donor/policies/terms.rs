@@ -7,6 +7,7 @@
 //! | `peer.<consumer>` | while the consumer has a lease: how its control plane's certificate request must begin |
 //! | `slice.<consumer>.<slice>` | how the slice's certificate request must begin, one form for each kind of key |
 //! | `user.<credential>` | the consumer that the credential's name belongs to |
+//! | `namespace.<credential>` | the namespace at the consumer whose pods the lease is for |
 //! | `selector.<credential>` | the lease's node selector: `key=value`, with commas between |
 //! | `resources.<credential>` | resource names of the lease that are devices, with commas between |
 //! | `counted.<lease>` | for a lease on several nodes: the resource name of its GPUs |
@@ -20,7 +21,7 @@ use crate::donor::grants::{Grants, MAX_GRANTS};
 
 /// Label by which Liqo, and the policies, know the namespaces of a consumer.
 pub(crate) const CONSUMER_NAMESPACE_LABEL: &str = crate::REMOTE_CLUSTER_LABEL;
-const VERSION: &str = "4";
+const VERSION: &str = "5";
 /// Before the id of a lease whose pods select its nodes by its label.
 pub(super) const COUNTED_KEY: &str = "counted.";
 
@@ -37,6 +38,7 @@ pub(crate) fn terms(liqo_id: &str, grants: &Grants) -> BTreeMap<String, String> 
         data.insert(format!("slice.{consumer}.{slice}"), slice_csr_beginnings(slice, consumer).join(" "));
         data.insert(format!("selector.{user}"), selector.join(","));
         data.insert(format!("resources.{user}"), devices.join(","));
+        data.insert(format!("namespace.{user}"), grant.namespace.clone());
         data.insert(format!("user.{user}"), consumer.clone());
         let lease = grant.node_selector.keys().find_map(|key| key.strip_prefix(LEASE_RESOURCE_PREFIX));
         let gpus = grant.resources.keys().find(|name| counts_gpus(name));

@@ -10,6 +10,7 @@ const SHIPPED: &str = include_str!("../../../../../deploy/agent/liqo-policies.ya
 fn grants() -> Grants {
     let grant = Grant {
         origin_liqo_id: "origin".into(),
+        namespace: "team-a".into(),
         resources: [("cpu", "8"), ("memory", "32Gi"), ("nvidia.com/gpu", "3")]
             .map(|(name, amount)| (name.to_owned(), amount.to_owned()))
             .into(),
@@ -88,12 +89,13 @@ fn only_the_agent_writes_the_grants() {
 
 #[test]
 fn the_terms_say_what_is_lent_to_whom() {
-    let none = BTreeMap::from([("version", "4"), ("liqo-id", "donor")].map(|(key, value)| (key.into(), value.into())));
+    let none = BTreeMap::from([("version", "5"), ("liqo-id", "donor")].map(|(key, value)| (key.into(), value.into())));
     assert_eq!(terms_of(&Grants::default()), none);
     let data = terms_of(&grants());
     assert_eq!(data["user.lease-7-181fdd46fc4a"], "origin");
     assert_eq!(data["selector.lease-7-181fdd46fc4a"], "nvidia.com/gpu.product=SIM-H100");
     assert_eq!(data["resources.lease-7-181fdd46fc4a"], "nvidia.com/gpu");
+    assert_eq!(data["namespace.lease-7-181fdd46fc4a"], "team-a");
 }
 
 #[test]
@@ -113,7 +115,8 @@ fn the_terms_of_as_many_leases_as_may_be_fit_a_config_map() {
     let mut grants = grants();
     let grant = grants.0["lease-7"].clone();
     for at in 0..MAX {
-        let grant = Grant { origin_liqo_id: format!("{:0>51}", at), ..grant.clone() };
+        let (origin_liqo_id, namespace) = (format!("{:0>51}", at), "n".repeat(63));
+        let grant = Grant { origin_liqo_id, namespace, ..grant.clone() };
         grants.0.insert(format!("lease-{}", u64::MAX - u64::try_from(at).unwrap()), grant);
     }
     let data = terms_of(&grants);

@@ -93,6 +93,7 @@ impl Sim {
                     record.namespace = Some("ns".into());
                     record.grant = (record.delivery == Delivery::VirtualNode).then(|| Grant {
                         origin_liqo_id: "liqo-2".into(),
+                        namespace: "team-a".into(),
                         resources: BTreeMap::new(),
                         node_selector: BTreeMap::new(),
                         node_labels: BTreeMap::new(),

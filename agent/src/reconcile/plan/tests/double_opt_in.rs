@@ -1,5 +1,7 @@
 //! A lease needs both clusters' own policies: the donor's on origins and the origin's on donors.
 
+use comity_types::{DONOR_REFUSED, LOCAL_POLICY};
+
 use super::*;
 use crate::reconcile::steps::lease::{LeaseStep, RefuseLease};
 use crate::reconcile::steps::peering::{FailPeering, PeeringStep};
@@ -21,17 +23,18 @@ fn broker_lends_from_a_donor_that_the_origin_does_not_accept() {
     let mut sim = connected_origin();
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Connecting)];
     sim.desired.envelopes = vec![envelope("credential", "lease-1")];
-    for (borrowing, field) in [
-        (BorrowingPolicy { enabled: false, ..BorrowingPolicy::default() }, "borrowing.enabled"),
-        (BorrowingPolicy { denied_donors: set("donor"), ..BorrowingPolicy::default() }, "borrowing.deniedDonors"),
-        (BorrowingPolicy { allowed_institutions: set("uni"), ..BorrowingPolicy::default() }, "borrowing.allowedInst"),
+    let default = BorrowingPolicy::default;
+    for (borrowing, field, expected) in [
+        (BorrowingPolicy { enabled: false, ..default() }, "borrowing.enabled", LOCAL_POLICY),
+        (BorrowingPolicy { denied_donors: set("donor"), ..default() }, "borrowing.deniedDonors", DONOR_REFUSED),
+        (BorrowingPolicy { allowed_institutions: set("uni"), ..default() }, "borrowing.allowedInst", DONOR_REFUSED),
     ] {
         sim.borrowing = borrowing;
         // What the broker says about this side's own report changes nothing.
         for origin_ready in [false, true] {
             sim.desired.leases[0].origin_ready = origin_ready;
             let (code, message) = refusal(&sim);
-            assert!(code == "local-policy" && message.contains(field), "{code}: {message}");
+            assert!(code == expected && message.contains(field), "{code}: {message}");
         }
         sim.is_live = false;
         assert_eq!(sim.names(), [""; 0], "an old directive opens nothing, and is refused when the broker is back");
@@ -73,8 +76,11 @@ fn neither_side_builds_a_tunnel_to_a_cluster_that_it_does_not_accept() {
             [Step::Peering(PeeringStep::FailPeering(FailPeering { code, message, .. }))] => (*code, message.clone()),
             other => panic!("{side:?}: {other:?}"),
         };
-        let field = if side == Side::Donor { "sharing.deniedOrigins" } else { "borrowing.deniedDonors" };
-        assert!(refused.0 == "local-policy" && refused.1.contains(field), "{refused:?}");
+        let (code, field) = match side {
+            Side::Donor => (LOCAL_POLICY, "sharing.deniedOrigins"),
+            Side::Origin => (DONOR_REFUSED, "borrowing.deniedDonors"),
+        };
+        assert!(refused.0 == code && refused.1.contains(field), "{refused:?}");
         (sim.policy, sim.borrowing) = (LocalPolicy::default(), BorrowingPolicy::default());
         assert_eq!(sim.names(), ["make-keys"], "{side:?}");
     }

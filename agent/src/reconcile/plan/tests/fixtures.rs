@@ -81,14 +81,17 @@ pub(super) fn two_gpus(local: [u32; 2]) -> Vec<v1::Node> {
 pub(super) fn admitted(lease: &Lease) -> AdmittedCapacity {
     let placement = lease.placement.as_ref().unwrap();
     let part = |node: &NodePlacement| {
-        let share =
-            |share: &DeviceShare| (share.device, AdmittedShare { milli: share.milli, ..AdmittedShare::default() });
+        let share = |share: &DeviceShare| {
+            let units = share.units.into();
+            (share.device, AdmittedShare { milli: share.milli, units, ..AdmittedShare::default() })
+        };
         let devices = node.devices.iter().map(share).collect();
         (node.node.clone(), AdmittedPart { devices, ..AdmittedPart::default() })
     };
     AdmittedCapacity {
         resource_name: placement.resource_name.clone(),
         resource_count: placement.resource_count,
+        mig_profile: placement.mig_profile.clone(),
         nodes: placement.nodes.iter().map(part).collect(),
     }
 }

@@ -60,7 +60,7 @@ impl ApplyPolicy {
         }
         transition.set_policy(PolicyRecord {
             bundle: Arc::new(bundle),
-            source: self.source.clone(),
+            source: Arc::new(self.source.clone()),
             applied_at: transition.now(),
             applied_by: transition.actor().name(),
         });

@@ -42,9 +42,13 @@ impl Transition<'_> {
         self.end_if_both_clean(id);
     }
 
+    /// Ends a lease that nobody uses any more. A suspended origin cannot report: the donor's word is enough, and the
+    /// origin's agent removes what is left once it is back. A suspended donor is waited for, as only it knows when
+    /// its GPUs are free.
     pub(super) fn end_if_both_clean(&mut self, id: LeaseId) {
         let Some(lease) = self.state().leases.get(&id) else { return };
-        let clean = lease.donor_side == SideState::Clean && lease.origin_side == SideState::Clean;
+        let origin_clean = lease.origin_side == SideState::Clean || self.state().check_part(&lease.origin).is_err();
+        let clean = lease.donor_side == SideState::Clean && origin_clean;
         if lease.state != LeaseState::Ending || !clean {
             return;
         }

@@ -3,6 +3,7 @@
 use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 
 use crate::feasibility::gpu_types::gpu_type_of;
+use crate::feasibility::idle::serves_without;
 use crate::model::limits::MAX_ATTEMPTS;
 use crate::model::reclaim::ReclaimReason;
 use crate::state::gang::{self, Fate};
@@ -89,7 +90,7 @@ impl Transition<'_> {
         if found.leases().all(|own| own != id) {
             // The lease was to replace another one that is still in force.
             if reason.retries() && !reason.was_served() {
-                self.change_request(request, |request| _ = request.failed_donors.insert(donor));
+                self.change_request(request, |request| request.avoid(donor, reason));
             }
             return;
         }
@@ -103,7 +104,7 @@ impl Transition<'_> {
                 first.iter().for_each(|first| _ = request.parts.remove(first));
                 request.message = format!("goes on without {id}: {message}");
                 if !reason.was_served() {
-                    request.failed_donors.insert(donor);
+                    request.avoid(donor, reason);
                 }
             });
         } else {
@@ -146,6 +147,7 @@ impl Transition<'_> {
         };
         let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
+        let others_may_serve = reason == EndReason::OriginRefused && serves_without(self.state(), &found.spec, &donor);
         let now = self.now();
         self.change_request(request, |request| {
             request.parts.clear();
@@ -171,8 +173,19 @@ impl Transition<'_> {
                         RequestState::Queued
                     }
                 }
+                EndReason::OriginRefused => {
+                    request.avoid(donor, reason);
+                    // Each donor is refused once, so this ends without a limit of attempts.
+                    request.attempts = request.attempts.saturating_sub(1);
+                    if others_may_serve {
+                        RequestState::Queued
+                    } else {
+                        request.message = format!("{message}, and no other donor may serve it");
+                        RequestState::Failed
+                    }
+                }
                 EndReason::HoldExpired | EndReason::DonorFailed | EndReason::PartFailed => {
-                    request.failed_donors.insert(donor);
+                    request.avoid(donor, reason);
                     if request.attempts < MAX_ATTEMPTS { RequestState::Queued } else { RequestState::Failed }
                 }
             };

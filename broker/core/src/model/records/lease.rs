@@ -2,13 +2,20 @@
 
 use comity_types::{
     ClassName, ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId, TenantId,
+    is_dns_label, namespace_name,
 };
 use serde::{Deserialize, Serialize};
 
 use crate::model::demand::{GpuDemand, Topology};
 use crate::model::placement::Placement;
 use crate::model::reclaim::Reclaim;
+use crate::model::refusal::Refusal;
 use crate::model::time::{Millis, Timestamp};
+
+/// Field of a donor's report that names the namespace.
+const DONOR_NAMESPACE: &str = "lease_report.ready.namespace";
+/// Liqo's tenant namespace: this, and the id of the other cluster's Liqo.
+const LIQO_TENANT_PREFIX: &str = "liqo-tenant-";
 
 /// Progress of one side of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,13 +71,13 @@ pub struct Lease {
     pub active_at: Option<Timestamp>,
     /// Expiry unless renewed; set with `active_at`.
     pub expires_at: Option<Timestamp>,
-    /// When both sides had reported clean.
+    /// When both sides had reported clean, or the donor alone if the origin is evicted or suspended.
     pub ended_at: Option<Timestamp>,
     /// The donor's side.
     pub donor_side: SideState,
     /// The origin's side.
     pub origin_side: SideState,
-    /// Namespace on the donor, once made.
+    /// Namespace on the donor, set once, when it is made.
     pub donor_namespace: String,
     /// Namespace on the origin: holds the Secret, or the pods that may run on the virtual node.
     pub target_namespace: String,
@@ -132,6 +139,31 @@ impl Lease {
     /// Counts idle time from `now` on: until now its owner could not use the lease as usual.
     pub fn restart_idle_time(&mut self, now: Timestamp) {
         self.idle_since = self.idle_since.map(|_| now);
+    }
+
+    /// Refuses a name for its namespace on the donor that agents do not use, or other than the one it already has. `id`
+    /// is its own, `origin_liqo_id` is that of the origin's Liqo, if known.
+    pub(crate) fn check_donor_namespace(
+        &self,
+        id: LeaseId,
+        origin_liqo_id: Option<&str>,
+        name: &str,
+    ) -> Result<(), Refusal> {
+        let refused = |reason: &str, remedy: String| Err(Refusal::invalid(DONOR_NAMESPACE, name, reason, remedy));
+        if !self.donor_namespace.is_empty() && self.donor_namespace != name {
+            return refused("differs from what was reported", format!("report {} again", self.donor_namespace));
+        }
+        let known = match self.delivery {
+            Delivery::Namespace => Some(namespace_name(id)),
+            Delivery::VirtualNode => origin_liqo_id.map(|liqo_id| format!("{LIQO_TENANT_PREFIX}{liqo_id}")),
+        };
+        match known {
+            Some(known) if known != name => refused("is not the namespace of this lease", format!("report {known}")),
+            None if !(name.starts_with(LIQO_TENANT_PREFIX) && is_dns_label(name)) => {
+                refused("is not a tenant's namespace of Liqo", format!("report {LIQO_TENANT_PREFIX}ID"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The lease as policy limits count it.

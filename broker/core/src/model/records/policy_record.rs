@@ -12,15 +12,22 @@ use crate::model::time::Timestamp;
 pub struct PolicyRecord {
     /// Compiled documents.
     pub bundle: Arc<Bundle>,
-    /// Their sources.
-    pub source: BundleSource,
+    /// Their sources: megabytes, which copies of the state share.
+    pub source: Arc<BundleSource>,
     /// When it was applied.
     pub applied_at: Timestamp,
     /// SPIFFE id of the person or program that applied it.
     pub applied_by: String,
 }
 
-#[derive(Serialize, Deserialize)]
+#[derive(Serialize)]
+struct ToStore<'a> {
+    source: &'a BundleSource,
+    applied_at: Timestamp,
+    applied_by: &'a str,
+}
+
+#[derive(Deserialize)]
 struct Stored {
     source: BundleSource,
     applied_at: Timestamp,
@@ -29,8 +36,8 @@ struct Stored {
 
 impl Serialize for PolicyRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        Stored { source: self.source.clone(), applied_at: self.applied_at, applied_by: self.applied_by.clone() }
-            .serialize(serializer)
+        let Self { bundle: _, source, applied_at, applied_by } = self;
+        ToStore { source, applied_at: *applied_at, applied_by }.serialize(serializer)
     }
 }
 
@@ -40,6 +47,6 @@ impl<'de> Deserialize<'de> for PolicyRecord {
         let bundle = Bundle::compile(&source).map_err(|problems| {
             serde::de::Error::custom(format!("stored policy bundle does not compile: {} problems", problems.len()))
         })?;
-        Ok(Self { bundle: Arc::new(bundle), source, applied_at, applied_by })
+        Ok(Self { bundle: Arc::new(bundle), source: Arc::new(source), applied_at, applied_by })
     }
 }

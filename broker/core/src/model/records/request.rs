@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, LeaseId, RequestState};
+use comity_types::{ClusterId, EndReason, LeaseId, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::model::demand::RequestSpec;
@@ -31,7 +31,7 @@ pub struct Request {
     /// Times that a lease of it was reclaimed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reclaims: u32,
-    /// Donors that failed it. The scheduler avoids them while others can serve it.
+    /// Donors that failed it, or that its origin refused: these are among `spec.deny_donors` too. The scheduler avoids them while others can serve it.
     pub failed_donors: BTreeSet<ClusterId>,
     /// Whether its start window has not opened yet.
     pub early: bool,
@@ -58,6 +58,14 @@ impl Request {
     /// Its leases, the first one first; if it is not placed, its last lease.
     pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
         self.lease.into_iter().chain(self.parts.iter().copied())
+    }
+
+    /// Notes a donor whose lease ended for `reason` before the work was served.
+    pub(crate) fn avoid(&mut self, donor: ClusterId, reason: EndReason) {
+        if reason == EndReason::OriginRefused && self.spec.allows(&donor) {
+            self.spec.deny_donors.push(donor.clone());
+        }
+        self.failed_donors.insert(donor);
     }
 
     /// Start of its wait: its submission, or the opening of its start window.

@@ -7,6 +7,7 @@
 use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
+use crate::model::lease::Lease;
 use crate::model::time::Timestamp;
 
 /// What becomes of the leases of a cluster whose part in the federation ends.
@@ -46,8 +47,22 @@ pub struct Exclusion {
 pub struct RevocationEffects {
     /// Clusters that take no further part.
     pub clusters: Vec<ClusterId>,
-    /// Number of their leases, of both sides, that have not ended.
+    /// Number of their leases in force, of both sides: these are treated as asked.
     pub leases: usize,
+    /// Number of their leases that are not in force yet: these end at once.
+    pub starting: usize,
     /// Number of waiting requests that are cancelled.
     pub requests: usize,
+}
+
+impl RevocationEffects {
+    /// Counts the leases of `clusters` by what happens to them. Those that are ending end in any case.
+    pub(crate) fn of<'l>(clusters: Vec<ClusterId>, leases: impl Iterator<Item = &'l Lease>, requests: usize) -> Self {
+        let (mut in_force, mut starting) = (0, 0);
+        for lease in leases {
+            in_force += usize::from(lease.state.is_in_force());
+            starting += usize::from(lease.state.is_held());
+        }
+        Self { clusters, leases: in_force, starting, requests }
+    }
 }

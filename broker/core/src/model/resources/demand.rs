@@ -84,7 +84,7 @@ pub struct RequestSpec {
     pub duration: Millis,
     /// Donors that may serve it; empty for any.
     pub allow_donors: Vec<ClusterId>,
-    /// Donors that must not serve it.
+    /// Donors that must not serve it. The broker adds those that the origin's agent refused.
     pub deny_donors: Vec<ClusterId>,
     /// How the origin accesses the lease.
     pub delivery: Delivery,

@@ -349,7 +349,12 @@ impl Device {
             }
             if !is_printable(text) {
                 let remedy = "send it as the driver names it, in visible characters";
-                return Err(Refusal::invalid(&format!("{field}.{name}"), text, "has control characters", remedy));
+                return Err(Refusal::invalid(
+                    &format!("{field}.{name}"),
+                    text,
+                    "has control or invisible characters",
+                    remedy,
+                ));
             }
         }
         let (name, parts, low, high) = match &self.sharing {

@@ -41,6 +41,8 @@ impl Transition<'_> {
             brokers,
             certificate_generation: _,
             revoked_users,
+            // Its times are those of certificates, which nothing moves.
+            certificates: _,
             suspensions,
             time_shift_ms: sum_of_shifts,
             term_began,

@@ -1,8 +1,9 @@
 //! Changes of void certificates and of suspensions.
 
-use comity_types::InstitutionId;
+use comity_types::{ClusterId, InstitutionId};
 
 use crate::model::limits::REVOCATION_KEPT_MS;
+use crate::model::member_certificate::{CertificateHolder, MemberCertificate};
 use crate::model::reply::Change;
 use crate::model::revocation::{Exclusion, Revocation};
 use crate::model::time::Millis;
@@ -24,6 +25,18 @@ impl Transition<'_> {
         let records = self.records();
         records.revoked_users.retain(|_, revoked| at.since(revoked.at) < Millis(REVOCATION_KEPT_MS));
         records.revoked_users.insert(user.to_owned(), Revocation { void_before, at, by });
+        records.certificates.forget(&CertificateHolder::User(user.to_owned()));
+    }
+
+    /// Records a member's newest certificate.
+    pub(crate) fn record_certificate(&mut self, holder: &CertificateHolder, certificate: MemberCertificate) {
+        let now = self.now;
+        self.records().certificates.record(holder, certificate, now);
+    }
+
+    /// Forgets the certificate of an evicted cluster.
+    pub(crate) fn forget_certificate(&mut self, cluster: &ClusterId) {
+        self.records().certificates.forget(&CertificateHolder::Cluster(cluster.clone()));
     }
 
     /// Suspends an institution.

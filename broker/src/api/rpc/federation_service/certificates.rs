@@ -2,7 +2,8 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use comity_core::command::RecordCertificate;
+use comity_core::command::{RecordCertificate, RecordIssuer};
+use comity_core::member_certificate::{CertificateHolder, MemberCertificate};
 use comity_core::refusal::Code;
 use comity_core::{Command, Refusal, ReplyBody, State, Timestamp};
 use comity_proto::v1;
@@ -96,6 +97,22 @@ impl FederationHandlers {
         timestamp(self.context.issued_at() + validity)
     }
 
+    /// Records under which root the certificate is, for those who replace the root.
+    async fn record_issuer(&self, id: &SpiffeId, not_after: Timestamp) -> Result<(), RpcError> {
+        let (caller, holder) = match id.kind() {
+            SpiffeKind::Cluster(name) => {
+                let cluster = ClusterId::parse(name.as_str(), "cluster").map_err(Refusal::from)?;
+                (Caller::Cluster(id.clone(), cluster.clone()), CertificateHolder::Cluster(cluster))
+            }
+            SpiffeKind::User(name) => (Caller::User(id.clone()), CertificateHolder::User(name.as_str().to_owned())),
+            SpiffeKind::Broker(_) => return Ok(()),
+        };
+        let certificate = MemberCertificate { root_sha256: self.context.ca.root_sha256().to_string(), not_after };
+        let command = Command::RecordIssuer(RecordIssuer { holder, certificate });
+        self.context.propose(&caller, command, None).await?.reply?;
+        Ok(())
+    }
+
     /// Issues the certificate that a command permitted, unless a revocation has voided it since, or it would have
     /// expired: then the command was repeated.
     pub(super) async fn issue(
@@ -125,6 +142,7 @@ impl FederationHandlers {
                 )
                 .at("secret", "[redacted]")
             })?;
+        self.record_issuer(id, not_after).await?;
         let issued = self.context.ca.issue(csr, id, &[], validity, now, generation).map_err(csr_refused)?;
         tracing::info!(%id, serial = issued.serial, generation, "certificate issued");
         Ok((issued.chain_pem, timestamp(issued.not_after)))
@@ -137,9 +155,8 @@ fn check_proof(registered: &str, id: &SpiffeId, csr: &CsrDer, proof: &[u8]) -> R
     let proof = parse_signature("identity_proof", proof)?;
     let verified = |key: IdentityPublicKey| key.verify_renewal(id, csr.as_bytes(), &proof).ok();
     registered.parse::<IdentityPublicKey>().ok().and_then(verified).ok_or_else(|| {
-        Refusal::invalid(
+        Refusal::invalid_bytes(
             "identity_proof",
-            "",
             "is not the registered identity key's signature over the id and the CSR",
             "renew with the agent that joined; for another one, use `comity cluster invite --replace`",
         )
@@ -150,7 +167,7 @@ fn csr_refused(error: CaError) -> RpcError {
     match error {
         CaError::CsrTooLarge { .. } | CaError::CsrMalformed { .. } | CaError::CsrSignature | CaError::KeyAlgorithm => {
             let why = format!("is refused: {error}");
-            Refusal::invalid("csr_der", "", &why, "send a PKCS #10 request in DER for a P-256 key").into()
+            Refusal::invalid_bytes("csr_der", &why, "send a PKCS #10 request in DER for a P-256 key").into()
         }
         other => {
             tracing::error!(error = %other, "cannot issue a certificate");

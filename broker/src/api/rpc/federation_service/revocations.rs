@@ -110,6 +110,7 @@ impl FederationHandlers {
             caller = caller.name(),
             clusters = ?effects.clusters,
             leases = effects.leases,
+            starting = effects.starting,
             requests = effects.requests,
             "revocation"
         );
@@ -135,6 +136,7 @@ fn effects_to_proto(effects: RevocationEffects) -> v1::RevocationEffects {
     v1::RevocationEffects {
         clusters: effects.clusters.iter().map(ToString::to_string).collect(),
         leases: u32::try_from(effects.leases).unwrap_or(u32::MAX),
+        starting: u32::try_from(effects.starting).unwrap_or(u32::MAX),
         requests: u32::try_from(effects.requests).unwrap_or(u32::MAX),
     }
 }

@@ -26,9 +26,8 @@ impl RecordCertificate {
         let cluster = state.clusters.get(&self.cluster);
         let cluster = cluster.ok_or_else(|| Refusal::not_found("cluster", &self.cluster, "cluster"))?;
         if cluster.identity_key != self.identity_key {
-            return Err(Refusal::invalid(
+            return Err(Refusal::invalid_bytes(
                 "identity_proof",
-                "",
                 "is a signature of a key that is not the cluster's any more",
                 "stop this agent: another one joined in its place with `comity cluster invite --replace`",
             ));

@@ -1,6 +1,6 @@
 //! Records one side's progress on a lease.
 
-use comity_types::{ClusterId, EndReason, LeaseId, LeaseState, Side};
+use comity_types::{ClusterId, DONOR_REFUSED, EndReason, LeaseId, LeaseState, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
@@ -89,6 +89,12 @@ impl ReportLease {
                 if matches!(state, LeaseState::Ending | LeaseState::Ended) {
                     return Err(Refusal::new(Code::WrongState, format!("{} is ending", self.lease), "take it down"));
                 }
+                if side == Side::Donor {
+                    let peering = transition.state().peerings.get(&lease.peering);
+                    let network = peering.and_then(|it| it.origin_keys.as_ref()).and_then(|keys| keys.network.as_ref());
+                    let liqo_id = network.map(|network| network.liqo_cluster_id.as_str()).filter(|id| !id.is_empty());
+                    lease.check_donor_namespace(self.lease, liqo_id, namespace)?;
+                }
                 self.ready(transition, side, namespace, secret_name);
             }
             LeaseOutcome::Failed { code, message, highest_fencing_token } => {
@@ -96,6 +102,7 @@ impl ReportLease {
                     transition.skip_fencing_tokens(&self.cluster, *highest_fencing_token);
                 }
                 let reason = match side {
+                    Side::Origin if code == DONOR_REFUSED => EndReason::OriginRefused,
                     Side::Origin => EndReason::OriginFailed,
                     Side::Donor => EndReason::DonorFailed,
                 };

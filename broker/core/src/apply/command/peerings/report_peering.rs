@@ -1,6 +1,6 @@
 //! Records one side's progress in a handshake.
 
-use comity_types::{ClusterId, PeeringId, PeeringState, Side};
+use comity_types::{ClusterId, DONOR_REFUSED, EndReason, LOCAL_POLICY, LeaseId, PeeringId, PeeringState, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::model::peering::Peering;
@@ -83,7 +83,11 @@ impl ReportPeering {
                 }
             }
             PeeringOutcome::Failed { code, message } => {
-                transition.fail_peering(self.peering, &format!("{}: {message} ({code})", self.cluster));
+                let why = format!("{}: {message} ({code})", self.cluster);
+                transition.fail_peering(self.peering, &why);
+                if let Some(reason) = refusal(side, code) {
+                    end_held_leases(transition, self.peering, reason, &why);
+                }
             }
             PeeringOutcome::Closed => {
                 if state == PeeringState::Closed {
@@ -101,6 +105,24 @@ impl ReportPeering {
         }
         Ok(ReplyBody::Done)
     }
+}
+
+/// Why leases that wait for the peering end, if a side's own policy refuses it: another handshake would fail as well.
+fn refusal(side: Side, code: &str) -> Option<EndReason> {
+    match (side, code) {
+        (Side::Origin, DONOR_REFUSED) => Some(EndReason::OriginRefused),
+        (Side::Origin, LOCAL_POLICY) => Some(EndReason::OriginFailed),
+        (Side::Donor, LOCAL_POLICY) => Some(EndReason::DonorFailed),
+        _ => None,
+    }
+}
+
+fn end_held_leases(transition: &mut Transition<'_>, peering: PeeringId, reason: EndReason, message: &str) {
+    let state = transition.state();
+    let leases = state.peerings.get(&peering).into_iter().flat_map(|peering| &peering.leases);
+    let is_held = |id: &LeaseId| state.leases.get(id).is_some_and(|lease| lease.state.is_held());
+    let held: Vec<LeaseId> = leases.copied().filter(is_held).collect();
+    held.into_iter().for_each(|lease| transition.end_lease(lease, reason, message));
 }
 
 /// The peering of a message from `cluster`, and that cluster's side of it. Refuses messages of another epoch.

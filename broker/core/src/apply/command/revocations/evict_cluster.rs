@@ -43,11 +43,8 @@ impl EvictCluster {
             let reason = format!("cluster {name} is evicted already, by {by}");
             return Err(Refusal::new(Code::WrongState, reason, "nothing is left to evict").at("cluster", name));
         }
-        Ok(RevocationEffects {
-            clusters: vec![self.cluster.clone()],
-            leases: state.leases_of(&self.cluster).count(),
-            requests: waiting_at(state, &self.cluster).len(),
-        })
+        let leases = state.leases_of(&self.cluster).map(|(_, lease)| lease);
+        Ok(RevocationEffects::of(vec![self.cluster.clone()], leases, waiting_at(state, &self.cluster).len()))
     }
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
@@ -63,6 +60,7 @@ impl EvictCluster {
         let invites: Vec<String> = invites.map(|(hash, _)| hash.clone()).collect();
         invites.iter().for_each(|hash| transition.remove_invite(hash));
         transition.withdraw_offer(&self.cluster);
+        transition.forget_certificate(&self.cluster);
         let requests = waiting_at(transition.state(), &self.cluster);
         transition.cancel_waiting(&requests, &format!("cluster {} was evicted", self.cluster));
         transition.withdraw_cluster(&self.cluster, self.leases);

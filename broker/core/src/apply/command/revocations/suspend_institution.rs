@@ -56,7 +56,7 @@ impl SuspendInstitution {
             ));
         }
         let (clusters, leases) = self.members(state);
-        Ok(RevocationEffects { clusters, leases: leases.len(), requests: 0 })
+        Ok(RevocationEffects::of(clusters, leases.iter().filter_map(|id| state.leases.get(id)), 0))
     }
 
     /// The institution's clusters, by policy or as they joined; their leases, and those of its tenants elsewhere.

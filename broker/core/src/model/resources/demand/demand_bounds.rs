@@ -118,7 +118,7 @@ impl RequestSpec {
     fn check_purpose(&self) -> Result<(), Refusal> {
         if !is_printable(&self.purpose) {
             let remedy = "write plain text on one line; others read it in their terminals";
-            return Err(Refusal::invalid("spec.purpose", &self.purpose, "has control characters", remedy));
+            return Err(Refusal::invalid("spec.purpose", &self.purpose, "has control or invisible characters", remedy));
         }
         if self.purpose.len() > MAX_PURPOSE_BYTES {
             let remedy = format!("use at most {MAX_PURPOSE_BYTES} bytes");

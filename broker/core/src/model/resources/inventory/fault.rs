@@ -83,7 +83,7 @@ impl Fault {
                 &format!("{field}.fault.message"),
                 &self.message,
                 "is no short line",
-                format!("use at most {MAX_FAULT_MESSAGE_BYTES} bytes without control characters"),
+                format!("use at most {MAX_FAULT_MESSAGE_BYTES} bytes without control and invisible characters"),
             ));
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Limits how many commands of one caller are on their way through the log at once.
+//! Limits how much of one kind one caller has under way at once; its further ones wait.
 //!
-//! Every command waits for those before it. The more one caller has under way, the longer everybody else waits; further
-//! ones of the same caller wait here.
+//! What everybody shares is first come, first served: the log's pipeline, and the threads of long calls. Behind these
+//! turns no caller has more than its part of such a line, however much it sends.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,37 +13,46 @@ use crate::api::caller::Caller;
 /// Commands of one caller in the log's pipeline. With more of them others wait several times as long as alone; fewer
 /// would share too few fsyncs.
 pub const MAX_PROPOSALS_PER_CALLER: usize = 8;
-/// Callers without commands are dropped once there are this many callers.
+/// Callers with nothing under way are dropped once there are this many callers.
 const CALLERS_BEFORE_TIDYING: usize = 256;
 
 type Turns = BTreeMap<String, Weak<Semaphore>>;
 
 /// Turns of all callers, each first come, first served. Clones share them.
-#[derive(Debug, Clone, Default)]
-pub struct ProposalTurns(Arc<Mutex<Turns>>);
+#[derive(Debug, Clone)]
+pub struct CallerTurns {
+    per_caller: usize,
+    turns: Arc<Mutex<Turns>>,
+}
 
-/// A command under way, until dropped.
+/// A caller's turn, until dropped.
 #[derive(Debug)]
-pub struct ProposalTurn {
+pub struct CallerTurn {
     /// `None` if there were no limit: the semaphore is never closed.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl ProposalTurns {
-    /// Waits until the caller may propose.
-    pub async fn take(&self, caller: &Caller) -> ProposalTurn {
-        ProposalTurn { _permit: self.of(caller.name()).acquire_owned().await.ok() }
+impl CallerTurns {
+    /// Turns of which each caller has at most `per_caller` at once.
+    #[must_use]
+    pub fn new(per_caller: usize) -> Self {
+        Self { per_caller, turns: Arc::default() }
+    }
+
+    /// Waits for a turn of the caller.
+    pub async fn take(&self, caller: &Caller) -> CallerTurn {
+        CallerTurn { _permit: self.of(caller.name()).acquire_owned().await.ok() }
     }
 
     fn of(&self, caller: String) -> Arc<Semaphore> {
         // Each change is one entry, so a panic elsewhere leaves nothing half done.
-        let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
         if turns.len() >= CALLERS_BEFORE_TIDYING {
             turns.retain(|_, turns| turns.strong_count() > 0);
         }
         let held = turns.get(&caller).and_then(Weak::upgrade);
         held.unwrap_or_else(|| {
-            let new = Arc::new(Semaphore::new(MAX_PROPOSALS_PER_CALLER));
+            let new = Arc::new(Semaphore::new(self.per_caller));
             turns.insert(caller, Arc::downgrade(&new));
             new
         })
@@ -64,9 +73,9 @@ mod tests {
 
     #[test]
     fn one_callers_commands_wait_and_those_of_others_do_not() {
-        let turns = ProposalTurns::default();
+        let turns = CallerTurns::new(3);
         let take = |name: &str| turns.take(&user(name)).now_or_never();
-        let mut alice: Vec<_> = (0..MAX_PROPOSALS_PER_CALLER).map(|_| take("alice").unwrap()).collect();
+        let mut alice: Vec<_> = (0..3).map(|_| take("alice").unwrap()).collect();
         assert!(take("alice").is_none());
         let _bob = take("bob").unwrap();
         alice.pop();
@@ -76,11 +85,11 @@ mod tests {
 
     #[test]
     fn callers_without_commands_take_no_memory() {
-        let turns = ProposalTurns::default();
+        let turns = CallerTurns::new(3);
         for number in 0..CALLERS_BEFORE_TIDYING {
             assert!(turns.take(&user(&format!("u-{number}"))).now_or_never().is_some());
         }
         let _held = turns.take(&user("alice")).now_or_never().unwrap();
-        assert_eq!(turns.0.lock().unwrap().len(), 1);
+        assert_eq!(turns.turns.lock().unwrap().len(), 1);
     }
 }

@@ -1,0 +1,61 @@
+//! Donors that the origin's own policy refuses.
+
+use comity_core::command::{LeaseOutcome, PeeringOutcome};
+use comity_core::demand::Share;
+use comity_types::{EndReason, PeeringState, RequestState};
+
+use super::federation::{Federation, cluster, spec};
+
+fn refused_by_origin(code: &str) -> LeaseOutcome {
+    LeaseOutcome::Failed { code: code.into(), message: "borrowing.deniedDonors".into(), highest_fencing_token: 0 }
+}
+
+#[test]
+fn a_request_is_placed_without_the_donors_that_its_origin_refuses_until_none_remains() {
+    let (mut federation, request, lease, _) = Federation::placed();
+    federation.report_lease("west", lease, refused_by_origin("donor-refused"));
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::OriginRefused));
+    assert_eq!(federation.state.requests[&request].state, RequestState::Queued);
+    assert_eq!(federation.state.requests[&request].attempts, 0, "a refusal is not a failed attempt");
+    let second = federation.place()[0];
+    assert_eq!(federation.state.leases[&second].placement.donor, cluster("south"));
+    federation.report_lease("west", second, refused_by_origin("donor-refused"));
+    let found = &federation.state.requests[&request];
+    assert_eq!(found.state, RequestState::Failed);
+    assert!(found.message.ends_with("(donor-refused), and no other donor may serve it"), "{}", found.message);
+}
+
+#[test]
+fn a_donor_that_the_origin_refused_is_not_asked_again_though_no_other_has_room() {
+    let mut federation = Federation::ready();
+    let request = federation.submit(spec(8, Share::Whole, "big"));
+    let lease = federation.place()[0];
+    federation.report_lease("west", lease, refused_by_origin("donor-refused"));
+    assert!(federation.place().is_empty(), "south has four devices");
+    assert_eq!(federation.state.requests[&request].state, RequestState::Queued, "south may offer more");
+}
+
+#[test]
+fn an_origin_that_borrows_from_nobody_fails_the_request() {
+    let (mut federation, request, lease, _) = Federation::placed();
+    federation.report_lease("west", lease, refused_by_origin("local-policy"));
+    assert_eq!(federation.state.requests[&request].state, RequestState::Failed);
+}
+
+#[test]
+fn leases_do_not_wait_for_a_peering_that_a_side_refuses() {
+    for (side, code, reason, state) in [
+        ("west", "donor-refused", EndReason::OriginRefused, RequestState::Queued),
+        ("west", "local-policy", EndReason::OriginFailed, RequestState::Failed),
+        ("north", "local-policy", EndReason::DonorFailed, RequestState::Queued),
+    ] {
+        let (mut federation, request, lease, peering) = Federation::placed();
+        let failed = |code: &str| PeeringOutcome::Failed { code: code.into(), message: "no".into() };
+        federation.report_peering(side, peering, 1, failed("keys-lost"));
+        assert!(federation.state.leases[&lease].state.is_held(), "the next epoch may succeed");
+        federation.report_peering(side, peering, 1, failed(code));
+        assert_eq!(federation.state.leases[&lease].end_reason, Some(reason), "{side} {code}");
+        assert_eq!(federation.state.requests[&request].state, state, "{side} {code}");
+        assert_eq!(federation.state.peerings[&peering].state, PeeringState::Failed);
+    }
+}
