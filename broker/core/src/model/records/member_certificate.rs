@@ -54,6 +54,15 @@ impl MemberCertificates {
         self.clusters.is_empty() && self.users.is_empty()
     }
 
+    /// The newest certificate of a member, if it is recorded.
+    #[must_use]
+    pub fn get(&self, holder: &CertificateHolder) -> Option<&MemberCertificate> {
+        match holder {
+            CertificateHolder::Cluster(id) => self.clusters.get(id),
+            CertificateHolder::User(name) => self.users.get(name),
+        }
+    }
+
     /// Records a certificate at `now`. Beyond [`MAX_MEMBER_CERTIFICATES`] no further member is recorded.
     pub(crate) fn record(&mut self, holder: &CertificateHolder, certificate: MemberCertificate, now: Timestamp) {
         let is_valid = |held: &MemberCertificate| held.not_after > now;

@@ -17,7 +17,10 @@ pub struct RecordIssuer {
 
 impl RecordIssuer {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        transition.record_certificate(&self.holder, self.certificate.clone());
+        // The answer to a repeated join is issued again.
+        if transition.state().certificates.get(&self.holder) != Some(&self.certificate) {
+            transition.record_certificate(&self.holder, self.certificate.clone());
+        }
         Ok(ReplyBody::Done)
     }
 }
