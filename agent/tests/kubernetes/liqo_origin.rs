@@ -204,9 +204,8 @@ async fn user_removes_the_map_of_virtual_nodes(setting: &Setting, clusters: &Rea
     let (namespace, user) = ("--namespace=comity-system", "--as=helper");
     let (kind, name) = ("configmap", "comity-virtual-nodes");
     let take = r#"{"data":{"lease-7":"team-b"}}"#;
-    let attempts: [&[&str]; 3] = [
+    let attempts: [&[&str]; 2] = [
         &[namespace, user, "delete", kind, name],
-        &[namespace, user, "delete", kind, "--all"],
         &[namespace, user, "patch", kind, name, "--type=merge", "--patch", take],
     ];
     for attempt in attempts {
