@@ -33,7 +33,8 @@ fn one_of_each(state: &[u8]) -> Value {
     let mut small: Value = serde_json::from_slice(state).expect("JSON");
     let tables = small["state"].as_object().expect("tables").keys().cloned().collect::<Vec<_>>();
     for table in tables {
-        let rows = small["state"][&table].as_object().map(|rows| rows.keys().cloned().collect()).unwrap_or_default();
+        let rows: Vec<String> =
+            small["state"][&table].as_object().into_iter().flat_map(|rows| rows.keys().cloned()).collect();
         for row in rows {
             let mut smaller = small.clone();
             let left = smaller["state"][&table].as_object_mut().expect("a table");

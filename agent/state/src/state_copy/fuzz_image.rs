@@ -25,7 +25,7 @@ fn records() -> Records {
         cluster: "origin".into(),
         wireguard_public: [3; 32],
         hpke_public: HpkePublicKey::from_bytes(&[4; HpkePublicKey::BYTES]).expect("a key"),
-        identity_key: key.clone(),
+        identity_key: key,
         institution: Some("polytechnic".into()),
         endpoints: vec!["192.0.2.1:51871".into()],
         network: RemoteNetwork::default(),
@@ -39,7 +39,7 @@ fn records() -> Records {
     let share = AdmittedShare { milli: 1_000, ..AdmittedShare::default() };
     let part = AdmittedPart { devices: [(0, share)].into(), ..AdmittedPart::default() };
     let donor = DonorRecord {
-        peer: Some(LeasePeer { peering: PeeringId(3), cluster: "origin".into(), identity_key: Some(key.clone()) }),
+        peer: Some(LeasePeer { peering: PeeringId(3), cluster: "origin".into(), identity_key: Some(key) }),
         capacity: AdmittedCapacity { nodes: [("n".to_owned(), part)].into(), ..AdmittedCapacity::default() },
         ..DonorRecord::new(LeaseId(1), 7, Delivery::Namespace)
     };
