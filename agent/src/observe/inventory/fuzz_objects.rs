@@ -114,6 +114,9 @@ fn nodes_and_pods() {
         }
         let pods: Vec<PodFacts> = partial.iter().flatten().filter_map(|pod| names.facts_of(pod)).collect();
         let nodes: Vec<NodeFacts> = read::<core::Node>(nodes).iter().filter_map(NodeFacts::of).collect();
+        for pending in partial.iter().flatten().filter_map(PendingPod::of) {
+            let _ = nodes.iter().filter(|node| pending.terms.allow(node)).count();
+        }
         let (topologies, dra) = (BTreeMap::new(), DraDevices::default());
         let built = build_nodes(&nodes, &pods, &Guests::default(), &topologies, &dra, &settings);
         for node in &built.nodes {
