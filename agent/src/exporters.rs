@@ -5,6 +5,8 @@
 
 mod exporter_endpoint;
 mod exporter_reader;
+#[cfg(test)]
+mod fuzz_pages;
 mod kept_lines;
 pub(crate) mod metrics_text;
 

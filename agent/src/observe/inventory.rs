@@ -251,4 +251,6 @@ fn part_of_device(taken: u64, units: u64) -> u32 {
 }
 
 #[cfg(test)]
+mod fuzz_objects;
+#[cfg(test)]
 mod tests;

@@ -3,6 +3,8 @@
 //! The copy holds the records and the small files of the state directory: keys, certificate, brokers. The store writes
 //! it before it publishes a change, so a successor knows everything that this process acted on.
 
+#[cfg(test)]
+mod fuzz_image;
 mod state_files;
 mod state_image;
 

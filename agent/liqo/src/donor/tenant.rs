@@ -1,5 +1,8 @@
 //! Admits an origin: nonce, Tenant, signed certificate. Every step can be repeated.
 
+#[cfg(test)]
+mod fuzz_request;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_agent_kubernetes::call::{apply, call, call_opt, creating, own_labels};

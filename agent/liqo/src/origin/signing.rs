@@ -2,6 +2,9 @@
 //!
 //! Signs only text of the form of Liqo's nonces, 64 bytes in base64, so that no signature is valid elsewhere.
 
+#[cfg(test)]
+mod fuzz_answer;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use comity_agent_model::delivery_error::DeliveryError;

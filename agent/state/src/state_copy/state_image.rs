@@ -109,9 +109,14 @@ impl StateImage {
         let mut raw = Zeroizing::new(Vec::new());
         let decoder = zstd::Decoder::new(image).map_err(|error| error.to_string())?;
         decoder.take(MAX_RAW_BYTES).read_to_end(&mut raw).map_err(|error| error.to_string())?;
+        Self::from_json(&raw)
+    }
+
+    /// Reads the decompressed image.
+    pub(super) fn from_json(raw: &[u8]) -> Result<Self, String> {
         // The JSON error may quote content, so only its position is reported.
         let read: ReadImage =
-            serde_json::from_slice(&raw).map_err(|error| format!("not readable at column {}", error.column()))?;
+            serde_json::from_slice(raw).map_err(|error| format!("not readable at column {}", error.column()))?;
         if read.format != IMAGE_FORMAT {
             return Err(format!("it has format {}, this agent reads format {IMAGE_FORMAT}", read.format));
         }

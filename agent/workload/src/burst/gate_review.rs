@@ -76,7 +76,11 @@ impl Review for GateReview {
 ///
 /// # Errors
 /// A sentence, if the body is no review: the API server then admits the pod unchanged.
-fn answer(body: &[u8], holds: bool, stores: &RequestedStores) -> Result<AdmissionReview<DynamicObject>, String> {
+pub(super) fn answer(
+    body: &[u8],
+    holds: bool,
+    stores: &RequestedStores,
+) -> Result<AdmissionReview<DynamicObject>, String> {
     let review: AdmissionReview<Pod> =
         serde_json::from_slice(body).map_err(|error| format!("not a review of a pod: {error}"))?;
     let request: AdmissionRequest<Pod> = review.try_into().map_err(|_| "a review without a request".to_owned())?;
