@@ -59,7 +59,15 @@ fn nodes_and_pods() {
         json!({ "cpu": "112", "memory": "2048Gi", "nvidia.com/gpu": "8", "nvidia.com/ib_vf": "4" }),
         json!({ WIRING_ANNOTATION: wiring, FAULTS_ANNOTATION: faults }),
     );
-    let mig = node("gpu-2", json!({ "cpu": "8", "nvidia.com/mig-1g.10gb": "7" }), json!({}));
+    let counts = json!({ "cpu": "8", "nvidia.com/gpu": "0", "nvidia.com/mig-1g.10gb": "7" });
+    let mut mig = node("gpu-2", counts, json!({}));
+    for (key, value) in [
+        ("nvidia.com/mig.strategy", "mixed"),
+        ("nvidia.com/gpu.replicas", "0"),
+        ("nvidia.com/mig-1g.10gb.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb"),
+    ] {
+        mig["metadata"]["labels"][key] = json!(value);
+    }
     let hami = node(
         "gpu-3",
         json!({ "cpu": "8500m", "nvidia.com/gpu": "20" }),
