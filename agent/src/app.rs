@@ -29,7 +29,7 @@ use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
 use crate::observe::Inventory;
 use crate::reconcile::fault::CrashPoint;
-use crate::reconcile::parts::{Connections, Deliveries, Failures, Member, Parts, RemapBook, Settling, Tunnels};
+use crate::reconcile::parts::{Connections, CurrentFailures, Deliveries, Member, Parts, RemapBook, Settling, Tunnels};
 use crate::services::lending;
 use crate::services::local_api;
 use crate::services::node_service::Prepared;
@@ -219,7 +219,7 @@ impl Agent {
             }),
             connections: Arc::new(Connections::default()),
             settling: Arc::new(Settling::default()),
-            failures: Arc::new(Failures::default()),
+            failures: Arc::new(CurrentFailures::default()),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
             uses: watch::Sender::default(),

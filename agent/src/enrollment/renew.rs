@@ -46,7 +46,9 @@ enum RenewError {
 /// one it could renew no more, and would have to join again.
 fn check_life(present_end: SystemTime, next: (SystemTime, SystemTime), now: SystemTime) -> Result<(), RenewError> {
     let (begin, end) = next;
-    if let Ok(wait) = begin.duration_since(now + CLOCK_DIFFERENCE) {
+    if let Ok(wait) = begin.duration_since(now + CLOCK_DIFFERENCE)
+        && !wait.is_zero()
+    {
         return Err(RenewError::BeginsLater(wait + CLOCK_DIFFERENCE));
     }
     match present_end.duration_since(end) {

@@ -1,8 +1,8 @@
 //! Dependencies of steps, in parts: each step names those that it needs.
 
 mod connections;
+mod current_failures;
 mod deliveries;
-mod failures;
 mod member;
 mod port_clients;
 mod remap_book;
@@ -26,8 +26,8 @@ use crate::mig::mig_settings::MigSettings;
 use crate::usage::LeaseUses;
 
 pub use connections::{Access, Borrowed, Connected, Connections};
+pub use current_failures::CurrentFailures;
 pub use deliveries::Deliveries;
-pub use failures::Failures;
 pub use member::Member;
 pub(crate) use member::Subject;
 pub(crate) use port_clients::PortClients;
@@ -58,7 +58,7 @@ pub struct Parts {
     /// Reports acknowledged just now.
     pub settling: Arc<Settling>,
     /// What goes wrong at present, for people.
-    pub failures: Arc<Failures>,
+    pub failures: Arc<CurrentFailures>,
     /// Observed state of the networks between Liqos.
     pub networks: watch::Sender<Networks>,
     /// Leases under reclaim whose work is saved.

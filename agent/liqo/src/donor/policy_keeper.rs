@@ -343,7 +343,8 @@ mod tests {
         assert!(missing(shipped.clone()).await.is_empty());
         assert_eq!(missing(Vec::new()).await.len(), shipped.len());
         let others = PolicySettings { same_names: true, ..PolicySettings::default() };
-        assert_eq!(missing(policy_objects(&others)).await, ["ValidatingAdmissionPolicy comity-liqo-namespacemap"]);
+        let changed = ["namespacemap", "shadowpod"].map(|name| format!("ValidatingAdmissionPolicy comity-liqo-{name}"));
+        assert_eq!(missing(policy_objects(&others)).await, changed);
         for (at, path, value) in [
             (0, "/spec/failurePolicy", json!("Ignore")),
             (0, "/spec/validations/0/expression", json!("true")),

@@ -392,7 +392,7 @@ fn who_has_a_certificate_of_an_old_root_is_known_until_it_is_renewed_void_or_exp
 
     federation.now = end;
     assert_eq!(uses(&federation, &old), RootUse::default());
-    federation.ok(record(of("north"), &new, end * 2));
+    federation.ok(record(of("north"), &new, end * 3));
     assert_eq!(federation.state.certificates.clusters.len(), 1, "what has expired is forgotten");
 }
 

@@ -40,9 +40,9 @@ fn a_denial_names_the_entry_that_would_permit_the_call() {
     let bundle = bundle();
     for (rpc, name, reason, entry) in [
         (Rpc::GetRaftStatus, "alice", "may not read the broker group's status", "`spec.operators` of its Institution"),
-        (Rpc::ApplyPolicy, "alice", "may not apply policy", "spec.maintainers of the Federation"),
-        (Rpc::ApplyPolicy, "oscar", "may not apply policy", "spec.maintainers of the Federation"),
-        (Rpc::InviteBroker, "ingrid", "may not invite brokers", "spec.brokerOperators of the Federation"),
+        (Rpc::ApplyPolicy, "alice", "may not apply policy", "`spec.maintainers` of the Federation"),
+        (Rpc::ApplyPolicy, "oscar", "may not apply policy", "`spec.maintainers` of the Federation"),
+        (Rpc::InviteBroker, "ingrid", "may not invite brokers", "`spec.brokerOperators` of the Federation"),
         (Rpc::SubmitRequest, "hana", "may not submit requests", "role: submitter"),
         (Rpc::ListLeases, "mallory", "may not see leases", "role: viewer"),
     ] {

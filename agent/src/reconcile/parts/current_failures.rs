@@ -12,7 +12,7 @@ const MAX_ERROR_CHARS: usize = 512;
 
 /// Steps that fail, and reports that were refused.
 #[derive(Default)]
-pub struct Failures(Mutex<Failing>);
+pub struct CurrentFailures(Mutex<Failing>);
 
 #[derive(Default)]
 struct Failing {
@@ -20,7 +20,7 @@ struct Failing {
     refused: VecDeque<String>,
 }
 
-impl Failures {
+impl CurrentFailures {
     fn failing(&self) -> MutexGuard<'_, Failing> {
         // Each change is one assignment or insertion, so a panic elsewhere leaves nothing half done.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn the_newest_refusals_are_kept_and_are_lines_of_bounded_length() {
-        let failures = Failures::default();
+        let failures = CurrentFailures::default();
         for number in 0..=KEPT_REFUSALS {
             failures.note_refused(&format!("{number}\n{}", "x".repeat(MAX_ERROR_CHARS)));
         }
