@@ -149,7 +149,7 @@ fn everything_passes(net: &Net, api: SocketAddr) {
     net.talk("p2", (POD_D, PORT), MEBIBYTE).unwrap();
     net.talk("pd", (POD_2, PORT), MEBIBYTE).unwrap();
     assert!(net.ping("p2", POD_D) && net.ping("pd", POD_2));
-    // The donor's API, for a pod of Liqo's and for nobody else.
+    // Only Liqo's pod reaches the donor's API.
     net.talk("p2", api, 100_000).unwrap();
     assert!(net.talk("n2", api, 1).is_err());
 }

@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_save_that_cannot_be_written_leaves_the_old_identity_whole() {
-        // Each is of an authority of its own, as after a federation was founded anew.
+        // Each has its own authority, as when a federation was founded again.
         let ((old, _), (new, _)) = (two_identities(), two_identities());
         for blocked in ["ca.next.pem", "key.next.pem", "cert.next.pem"] {
             let home = tempfile::tempdir().unwrap();

@@ -123,7 +123,7 @@ impl Consumer {
         .await;
     }
 
-    /// Makes the NamespaceMap of its namespaces, of which one is the lease's, and waits until it is applied.
+    /// Makes the NamespaceMap of its namespaces, the lease's among them, and waits until it is applied.
     pub(crate) async fn offload_namespace(&self, lab: &Lab) {
         let maps = Api::namespaced_with(self.control_plane.clone(), TENANT_NAMESPACE, &namespace_map());
         let map: DynamicObject = serde_json::from_value(namespace_map_of(
