@@ -167,6 +167,21 @@ fn entry(map: &str, is_present: bool, key: &str, value: &str) -> Value {
     }
 }
 
+/// A review of a pod, as the API server sends it.
+#[cfg(test)]
+pub(super) fn review_of(pod: &Value) -> Vec<u8> {
+    let review = json!({
+        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
+        "request": {
+            "uid": "r", "operation": "CREATE", "name": "", "namespace": "team-a", "dryRun": false,
+            "kind": { "group": "", "version": "v1", "kind": "Pod" },
+            "resource": { "group": "", "version": "v1", "resource": "pods" },
+            "userInfo": {}, "object": pod,
+        },
+    });
+    review.to_string().into_bytes()
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
@@ -182,16 +197,7 @@ mod tests {
     }
 
     fn response(pod: Value, holds: bool, stores: &RequestedStores) -> AdmissionResponse {
-        let review = json!({
-            "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-            "request": {
-                "uid": "r", "operation": "CREATE", "name": "", "namespace": "team-a", "dryRun": false,
-                "kind": { "group": "", "version": "v1", "kind": "Pod" },
-                "resource": { "group": "", "version": "v1", "resource": "pods" },
-                "userInfo": {}, "object": pod,
-            },
-        });
-        answer(review.to_string().as_bytes(), holds, stores).unwrap().response.unwrap()
+        answer(&review_of(&pod), holds, stores).unwrap().response.unwrap()
     }
 
     fn pod(metadata: Value, extra: Value) -> Value {

@@ -10,26 +10,12 @@ use serde_json::{Value, json};
 use super::namespace::rules;
 use super::pod::PodFacts;
 use super::requested_stores::RequestedStores;
-use crate::burst::gate_review::answer;
+use crate::burst::gate_review::{answer, review_of};
 use crate::burst::patch::{assign, pin, tolerate, ungate};
 use crate::burst::settings::BurstSettings;
 use crate::burst::{
     CHECKPOINT_SECRET, CLASS, COOLDOWN, GATE, GPU_SHARE, LEASE, LIQO_TAINT, OFFLOAD_LABEL, TENANT_LABEL,
 };
-
-/// A review of a pod as the API server sends it.
-fn review(pod: &Value) -> Vec<u8> {
-    let review = json!({
-        "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
-        "request": {
-            "uid": "r", "operation": "CREATE", "name": "", "namespace": "team-a", "dryRun": false,
-            "kind": { "group": "", "version": "v1", "kind": "Pod" },
-            "resource": { "group": "", "version": "v1", "resource": "pods" },
-            "userInfo": {}, "object": pod,
-        },
-    });
-    review.to_string().into_bytes()
-}
 
 fn applies(patch: &Patch, object: &Value) {
     let mut object = object.clone();
@@ -86,7 +72,7 @@ fn pods_and_namespaces() {
     } });
     let stores = RequestedStores::from_iter([("team-a", "bucket")]);
     let mut valid: Vec<Vec<u8>> = [&pod, &plain, &namespace].map(|object| object.to_string().into_bytes()).to_vec();
-    valid.push(review(&pod));
+    valid.push(review_of(&pod));
     fuzz!("burst_pod", valid, move |bytes: &[u8]| {
         if let Ok(namespace) = serde_json::from_slice::<PartialObjectMeta<Namespace>>(bytes) {
             let _ = rules(&namespace, &BurstSettings::default());
@@ -99,7 +85,7 @@ fn pods_and_namespaces() {
         let Ok(pod) = serde_json::from_slice::<Pod>(bytes) else { return sent.is_some() };
         // An API server sends what it read, not what its client wrote.
         let object = serde_json::to_value(&pod).expect("JSON");
-        assert!(is_answered(&review(&object), &object, &stores), "a review of a pod that the API server sent");
+        assert!(is_answered(&review_of(&object), &object, &stores), "a review of a pod that the API server sent");
         if let Some(facts) = PodFacts::of(&pod) {
             let patches = [pin(&facts, "lease-1", "req-1"), tolerate(&facts, "lease-1", "req-1")];
             for patch in patches.iter().chain(&[ungate(&facts), assign(&facts, "req-1")]) {
