@@ -9,7 +9,7 @@ use super::books::PeeringEntry;
 use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER};
 use super::hostile_ledger::HostileLedger;
 use crate::chaos::dice::Dice;
-use crate::wait::until;
+use crate::wait::{PATIENCE, until};
 use crate::watch::now_ms;
 
 /// Time in which agents act on an attack. Most steps take a few milliseconds.
@@ -21,6 +21,23 @@ const CLEAN_UP_TIME: Duration = Duration::from_secs(10);
 
 /// Donors take no lease with a token so far above the last one.
 const UNTAKEN_TOKEN: u64 = 1 << 40;
+
+/// The honest lease that is active, or a new one.
+async fn honest_lease(federation: &HostileFederation) -> Result<String> {
+    let active = federation.broker.read(|books| {
+        let is_active = |lease: &&v1::Lease| lease.state() == v1::LeaseState::Active && is_honest(lease);
+        books.leases.values().find(is_active).map(|lease| lease.id.clone())
+    });
+    match active {
+        // An earlier attack may have taken it down without a report.
+        Some(lease) if is_served(federation, &lease).await? => Ok(lease),
+        Some(lease) => {
+            federation.broker.change(|books| books.release(&lease));
+            federation.active_lease(1).await
+        }
+        None => federation.active_lease(1).await,
+    }
+}
 
 /// A round.
 pub(crate) struct AttackRound<'a> {
@@ -46,20 +63,12 @@ impl<'a> AttackRound<'a> {
         dice: &'a mut Dice,
     ) -> Result<Self> {
         federation.leases_ended().await?;
-        let active = federation.broker.read(|books| {
-            let is_active = |lease: &&v1::Lease| lease.state() == v1::LeaseState::Active && is_honest(lease);
-            books.leases.values().find(is_active).map(|lease| lease.id.clone())
-        });
-        let lease = match active {
-            // An earlier attack may have taken it down without a report.
-            Some(lease) if is_served(federation, &lease).await? => lease,
-            Some(lease) => {
-                federation.broker.change(|books| books.release(&lease));
-                federation.active_lease(1).await?
-            }
-            None => federation.active_lease(1).await?,
-        };
-        federation.peering_established(&lease).await?;
+        let lease = until("an honest lease over an established peering", PATIENCE, async || {
+            let lease = honest_lease(federation).await?;
+            // The donor may still refuse it because of what an earlier attack said.
+            Ok(federation.peering_established(&lease).await?.then_some(lease))
+        })
+        .await?;
         Ok(Self { federation, ledger, dice, lease })
     }
 

@@ -245,21 +245,21 @@ impl HostileFederation {
         .await
     }
 
-    /// Waits until the peering of a lease is established.
+    /// Waits until the peering of a lease is established; false if the lease ended meanwhile.
     ///
     /// # Errors
-    /// When that does not come about.
-    pub(crate) async fn peering_established(&self, lease: &str) -> Result<()> {
+    /// When neither comes about.
+    pub(crate) async fn peering_established(&self, lease: &str) -> Result<bool> {
         until(&format!("the peering of {lease} to be established"), PATIENCE, async || {
             self.tend();
-            let state = self.broker.read(|books| {
-                let lease = books.leases.get(lease)?;
-                books.peerings.get(&lease.peering).map(|entry| entry.peering.state())
-            });
-            match state {
-                Some(v1::PeeringState::Established) => Ok(Some(())),
-                state => bail!("it is {state:?}"),
-            }
+            self.broker.read(|books| {
+                let held = books.leases.get(lease).filter(|held| held.state() != v1::LeaseState::Ending);
+                let Some(held) = held else { return Ok(Some(false)) };
+                match books.peerings.get(&held.peering).map(|entry| entry.peering.state()) {
+                    Some(v1::PeeringState::Established) => Ok(Some(true)),
+                    state => bail!("it is {state:?}"),
+                }
+            })
         })
         .await
     }

@@ -237,7 +237,7 @@ async fn broker_epoch_max_wedges_peering() {
         let tunnels = round.federation.status(cluster).await.unwrap().tunnels;
         assert!(tunnels[&peering] >= u32::MAX - 1, "the attack did not go through: {tunnels:?}");
     }
-    round.federation.peering_established(&lease).await.unwrap();
+    assert!(round.federation.peering_established(&lease).await.unwrap());
     attacked.nothing_was_gained().await;
 }
 
@@ -263,7 +263,7 @@ async fn broker_names_another_epoch_during_a_handshake() {
         let epoch = || broker.read(|books| books.peerings[&peering].peering.epoch);
         let before = epoch();
         broker.be_honest();
-        round.federation.peering_established(&lease).await.unwrap();
+        assert!(round.federation.peering_established(&lease).await.unwrap());
         assert_eq!(epoch(), before, "{victim}");
     }
     attacked.nothing_was_gained().await;
