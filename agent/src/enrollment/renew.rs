@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 /// First and longest pause before a renewal is retried.
 const RENEWAL_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(300));
+/// A pause between tries is at most this part of the time that a certificate has left.
+const TRIES_BEFORE_THE_END: u32 = 16;
 /// How often the clock is checked: it may jump.
 const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 const CALL_LIMIT: Duration = Duration::from_secs(15);
@@ -57,6 +59,12 @@ fn check_life(present_end: SystemTime, next: (SystemTime, SystemTime), now: Syst
     }
 }
 
+/// Pause before a renewal is retried, by the backoff's delay and the time that the certificate has left: a broker that
+/// refuses for a while must not cost a short-lived certificate all its tries.
+fn retry_pause(delay: Duration, left: Duration) -> Duration {
+    delay.min(left / TRIES_BEFORE_THE_END).max(RENEWAL_BACKOFF.0)
+}
+
 /// Renews one identity.
 pub struct Renewal {
     /// Where it is kept.
@@ -86,7 +94,8 @@ impl Renewal {
             self.not_after.set(unix_seconds(current.not_after()));
             let wait = current.renew_at().duration_since(self.clock.now()).unwrap_or_default();
             let sleep = if wait.is_zero() && backoff.attempts() > 0 {
-                backoff.next_delay(self.entropy.as_ref()).max(RENEWAL_BACKOFF.0)
+                let left = current.not_after().duration_since(self.clock.now()).unwrap_or_default();
+                retry_pause(backoff.next_delay(self.entropy.as_ref()), left)
             } else {
                 wait.min(CLOCK_CHECK_INTERVAL)
             };
@@ -141,6 +150,14 @@ fn unix_seconds(time: SystemTime) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_renewal_is_retried_more_often_as_the_end_comes_near() {
+        let seconds = Duration::from_secs;
+        assert_eq!(retry_pause(seconds(300), seconds(8 * 3_600)), seconds(300));
+        assert_eq!(retry_pause(seconds(300), seconds(160)), seconds(10));
+        assert_eq!(retry_pause(seconds(300), seconds(0)), seconds(1));
+    }
 
     #[test]
     fn broker_renews_with_a_certificate_that_ends_at_once() {
