@@ -135,6 +135,7 @@ mod tests {
             trust,
             institution: "poly".to_owned(),
             since_ms: 1,
+            had_lease: false,
             refused,
         };
         let refused = RefusedKey { identity_key: key(2), at_ms: 2 };
