@@ -60,9 +60,9 @@ impl Cluster {
     pub(crate) fn note_refused_donor(&mut self, donor: ClusterId, now: Timestamp) {
         self.refused_donors.retain(|_, at| is_recent(*at, now));
         self.refused_donors.insert(donor, now);
-        if self.refused_donors.len() > MAX_REFUSED_DONORS {
-            let first = self.refused_donors.iter().min_by_key(|(_, at)| **at).map(|(donor, _)| donor.clone());
-            first.iter().for_each(|donor| _ = self.refused_donors.remove(donor));
+        let first = self.refused_donors.iter().min_by_key(|(_, at)| **at).map(|(donor, _)| donor.clone());
+        if let Some(first) = first.filter(|_| self.refused_donors.len() > MAX_REFUSED_DONORS) {
+            self.refused_donors.remove(&first);
         }
     }
 }
