@@ -73,8 +73,8 @@ impl RootAuthority {
         Self::assemble(root.pem(), key, None)
     }
 
-    /// Creates a root that takes over from this one. It begins later, whatever the clock says: members know by that which
-    /// of two roots is the newest.
+    /// Creates a root that takes over from this one. It begins later, whatever the clock says: members know by that
+    /// which of two roots is the newest.
     ///
     /// # Errors
     /// Like [`create`](Self::create).
