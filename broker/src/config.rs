@@ -63,6 +63,9 @@ pub enum ConfigError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// Other users can read or change a secret.
+    #[error(transparent)]
+    NotPrivate(#[from] NotPrivate),
 }
 
 impl ConfigError {

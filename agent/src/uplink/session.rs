@@ -232,8 +232,7 @@ impl Session<'_> {
     async fn welcome(&mut self, welcome: &v1::Welcome, events: &mpsc::Sender<Event>) {
         self.heartbeat = Duration::from_millis(welcome.heartbeat_interval_ms.clamp(HEARTBEAT.0, HEARTBEAT.1));
         self.shared.offer.lock().await.welcomed(welcome.offer_generation);
-        let outage_grace_ms = welcome.outage_grace_ms.min(MAX_OUTAGE_GRACE_MS);
-        if outage_grace_ms > 0 {
+        if let Some(outage_grace_ms) = outage_grace(welcome) {
             self.shared.outage_grace_ms.send_replace(outage_grace_ms);
             let kept = self.shared.parts.store.keep_soon("outage-grace-ms", outage_grace_ms.to_be_bytes().to_vec());
             if let Err(error) = kept.await {
@@ -289,4 +288,26 @@ impl Session<'_> {
 fn message(message_id: u64, body: Body) -> v1::AgentMessage {
     let traceparent = comity_runtime::telemetry::current_traceparent().unwrap_or_default();
     v1::AgentMessage { message_id, body: Some(body), traceparent }
+}
+
+/// The outage grace that the agent takes over from a broker, in milliseconds; `None`: it keeps the one that it has.
+fn outage_grace(welcome: &v1::Welcome) -> Option<u64> {
+    Some(welcome.outage_grace_ms.min(MAX_OUTAGE_GRACE_MS)).filter(|grace_ms| *grace_ms > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broker_grants_an_endless_outage_grace() {
+        let taken = |outage_grace_ms| outage_grace(&v1::Welcome { outage_grace_ms, ..v1::Welcome::default() });
+        assert_eq!(taken(0), None);
+        for honest in [1, 24 * 3_600 * 1_000, MAX_OUTAGE_GRACE_MS] {
+            assert_eq!(taken(honest), Some(honest));
+        }
+        for endless in [MAX_OUTAGE_GRACE_MS + 1, u64::MAX] {
+            assert_eq!(taken(endless), Some(30 * 24 * 3_600 * 1_000), "{endless}");
+        }
+    }
 }

@@ -361,6 +361,20 @@ impl Records {
         Grants(in_force.filter_map(|record| Some((record.slice(), record.grant.clone()?))).collect())
     }
 
+    /// The cluster that a new one may replace when [`MAX_PEERS`] are remembered: the newest of those that this agent
+    /// trusts by nothing but their first use, with no lease ever, and without a peering now. Whoever invents clusters
+    /// to have a true one forgotten, and shows a key of its own for it, gets no more than at the first use of that
+    /// cluster.
+    #[must_use]
+    pub fn replaceable_peer(&self) -> Option<&PeerRecord> {
+        let connected: BTreeSet<&str> =
+            self.peerings.values().filter_map(|record| Some(record.remote.as_ref()?.cluster.as_str())).collect();
+        let unused = self.peers.values().map(|peer| &**peer).filter(|peer| {
+            peer.trust == Trust::FirstUse && !peer.had_lease && !connected.contains(peer.cluster.as_str())
+        });
+        unused.max_by_key(|peer| peer.since_ms)
+    }
+
     /// The record of one epoch.
     #[must_use]
     pub fn peering(&self, peering: PeeringId, epoch: u32) -> Option<&Arc<PeeringRecord>> {

@@ -52,6 +52,7 @@ fn records() -> Records {
         trust: Trust::FirstUse,
         institution,
         since_ms: 5,
+        had_lease: true,
         refused,
     };
     let liqo_peer = LiqoPeer { peering: "peer-3".into(), cluster: "origin".into(), liqo_id: "liqo-2".into() };

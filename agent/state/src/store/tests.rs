@@ -51,6 +51,7 @@ fn peer() -> PeerRecord {
         trust: Trust::FirstUse,
         institution: "poly".into(),
         since_ms: 5,
+        had_lease: false,
         refused: Some(RefusedKey { identity_key: IdentityKey::generate(&SeededEntropy::new(2)).public(), at_ms: 6 }),
     }
 }
@@ -109,6 +110,40 @@ async fn broker_names_epochs_without_end() {
     let epochs = |peering| kept.epochs(PeeringId(peering)).map(|record| record.epoch).collect::<Vec<_>>();
     assert_eq!(epochs(1), [7, 20, 39, 40], "the tunnel in use, the epoch just named, and the newest");
     assert_eq!((epochs(1).len(), epochs(2)), (MAX_EPOCHS, vec![1]));
+}
+
+#[tokio::test]
+async fn a_lease_with_a_known_cluster_is_remembered_when_it_is_gone() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("state");
+    let store = Store::open(&directory).unwrap();
+    let peer_of = |name: &str| PeerRecord { cluster: name.to_owned(), ..peer() };
+    let known = ["origin", "donor", "stranger"].map(peer_of);
+    store
+        .update(move |change| {
+            known.into_iter().for_each(|peer| change.put_peer(peer));
+            // Not admitted.
+            change.put_donor(DonorRecord::new(LeaseId(1), 7, Delivery::default()));
+            change.put_origin(OriginRecord::new(LeaseId(2), 3, Delivery::VirtualNode));
+        })
+        .await
+        .unwrap();
+    assert!(store.records().peers.values().all(|peer| !peer.had_lease));
+    store
+        .update(|change| {
+            change.put_donor(donor(1, 7));
+            change.change_origin(LeaseId(2), |record| {
+                let (peering, cluster) = (PeeringId(4), "donor".to_owned());
+                record.peer = Some(LeasePeer { peering, cluster, identity_key: None });
+            });
+        })
+        .await
+        .unwrap();
+    store.update(|change| [1, 2].map(|lease| change.drop_lease(LeaseId(lease)))).await.unwrap();
+    drop(store);
+    let kept = Store::open(&directory).unwrap().records();
+    let had_lease = ["origin", "donor", "stranger"].map(|name| kept.peers[name].had_lease);
+    assert_eq!(had_lease, [true, true, false]);
 }
 
 #[tokio::test]
