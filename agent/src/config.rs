@@ -358,7 +358,7 @@ impl Config {
         GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices, always_pull }
     }
 
-    /// Whether the NetworkPolicies of guests are enforced, as far as the agent knows; empty for a cluster without guests.
+    /// Whether the NetworkPolicies of guests are enforced, as far as the agent knows; empty without guests.
     #[must_use]
     pub fn network_policies(&self) -> &'static str {
         match &self.canary {

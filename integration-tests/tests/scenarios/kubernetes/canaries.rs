@@ -1,6 +1,6 @@
 //! Canaries on real kubelets: a node lends once one saw no GPU there, and not while NVIDIA's container runtime hands
-//! every GPU to a container that asks for all by its image; nor while nothing enforces NetworkPolicies, unless its owner
-//! accepts that. The CNI plugin here enforces none, so the nodes' packet filters stand in for one that does.
+//! every GPU to a container that asks for all by its image; nor while nothing enforces NetworkPolicies, unless its
+//! owner accepts that. The CNI plugin here enforces none, so the nodes' packet filters stand in for one that does.
 
 use std::path::Path;
 use std::sync::Arc;
