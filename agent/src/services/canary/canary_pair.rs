@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::canary_pod::{CanaryPod, CanaryResult, Connected, Role};
+use super::canary_pod::{CanaryPod, CanaryResult, Connects, Role};
 
 /// How far apart the two canaries of a pair may begin. The image's last four tries take 8 s, so some of them are made
 /// while the other canary makes its own.
@@ -130,13 +130,13 @@ fn result(pods: &[&CanaryPod], roles: &[Role]) -> PairResult {
 struct Tried {
     began_ms: u64,
     at_ms: u64,
-    connected: Connected,
+    connects: Connects,
 }
 
 impl Tried {
     fn of(pod: &CanaryPod) -> Option<Self> {
         match pod.result {
-            CanaryResult::Tried { began_ms, at_ms, connected } => Some(Self { began_ms, at_ms, connected }),
+            CanaryResult::Tried { began_ms, at_ms, connects } => Some(Self { began_ms, at_ms, connects }),
             _ => None,
         }
     }
@@ -145,10 +145,10 @@ impl Tried {
 fn verdict(restricted: &Tried, control: &Tried) -> PairResult {
     let at_ms = restricted.at_ms.max(control.at_ms);
     let broken = |reason: &str| PairResult::Broken { at_ms, reason: reason.to_owned() };
-    if restricted.connected != Connected::Never {
+    if restricted.connects != Connects::Never {
         return PairResult::Found { at_ms, finding: Finding::OpenEgress };
     }
-    if control.connected != Connected::Always {
+    if control.connects != Connects::Always {
         return broken(
             "its control canary does not reach the API server either, so nothing shows that the CNI enforces \
              NetworkPolicies; let pods with the label comity.dev/canary: control in namespace comity-canary reach it",
@@ -172,8 +172,8 @@ mod tests {
         CanaryPod { uid, name, pair, role, node, environment, made_ms: 7, result }
     }
 
-    fn tried(began_ms: u64, connected: Connected) -> CanaryResult {
-        CanaryResult::Tried { began_ms, at_ms: began_ms + 20_000, connected }
+    fn tried(began_ms: u64, connects: Connects) -> CanaryResult {
+        CanaryResult::Tried { began_ms, at_ms: began_ms + 20_000, connects }
     }
 
     fn both(control: CanaryResult, restricted: CanaryResult) -> PairResult {
@@ -191,24 +191,24 @@ mod tests {
     fn unenforced_network_policies_are_found() {
         let at_ms = 20_000;
         let open = PairResult::Found { at_ms, finding: Finding::OpenEgress };
-        for restricted in [Connected::Always, Connected::Sometimes] {
-            for control in [Connected::Always, Connected::Sometimes, Connected::Never] {
+        for restricted in [Connects::Always, Connects::Sometimes] {
+            for control in [Connects::Always, Connects::Sometimes, Connects::Never] {
                 assert_eq!(both(tried(0, control), tried(0, restricted)), open, "{restricted:?} {control:?}");
             }
         }
-        assert_eq!(both(tried(0, Connected::Always), tried(0, Connected::Never)), PairResult::Clear { at_ms });
+        assert_eq!(both(tried(0, Connects::Always), tried(0, Connects::Never)), PairResult::Clear { at_ms });
     }
 
     /// Without a network nothing connects, and nothing is proved.
     #[test]
     fn a_network_that_is_down_proves_nothing() {
-        for control in [Connected::Sometimes, Connected::Never] {
-            let PairResult::Broken { reason, .. } = both(tried(0, control), tried(0, Connected::Never)) else {
+        for control in [Connects::Sometimes, Connects::Never] {
+            let PairResult::Broken { reason, .. } = both(tried(0, control), tried(0, Connects::Never)) else {
                 panic!("{control:?} proves nothing")
             };
             assert!(reason.contains("does not reach the API server either"), "{reason}");
         }
-        let together = |apart| both(tried(0, Connected::Always), tried(apart, Connected::Never));
+        let together = |apart| both(tried(0, Connects::Always), tried(apart, Connects::Never));
         assert_eq!(together(APART_MS), PairResult::Clear { at_ms: 20_000 + APART_MS });
         let PairResult::Broken { reason, .. } = together(APART_MS + 1) else { panic!("they ran one after the other") };
         assert_eq!(reason, "its two canaries did not run at the same time");
@@ -216,9 +216,9 @@ mod tests {
 
     #[test]
     fn a_canary_without_its_control_proves_nothing_where_policies_are_required() {
-        let restricted = [pod(Role::Restricted, tried(0, Connected::Never))];
+        let restricted = [pod(Role::Restricted, tried(0, Connects::Never))];
         assert_eq!(result_of(&restricted, &BOTH), PairResult::Incomplete);
-        let control = [pod(Role::Control, tried(0, Connected::Always))];
+        let control = [pod(Role::Control, tried(0, Connects::Always))];
         assert_eq!(result_of(&control, &BOTH), PairResult::Incomplete);
         let made_first = [pod(Role::Control, CanaryResult::Waiting(None))];
         let waits = PairResult::Waiting { reason: None, missing: vec![Role::Restricted] };
@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn where_policies_are_not_enforced_one_canary_is_enough() {
-        for connected in [Connected::Always, Connected::Sometimes, Connected::Never] {
-            let restricted = [pod(Role::Restricted, tried(0, connected))];
+        for connects in [Connects::Always, Connects::Sometimes, Connects::Never] {
+            let restricted = [pod(Role::Restricted, tried(0, connects))];
             assert_eq!(result_of(&restricted, &[Role::Restricted]), PairResult::Clear { at_ms: 20_000 });
         }
     }
@@ -240,11 +240,11 @@ mod tests {
         let saw = CanaryResult::SawDevices { at_ms: 1, devices: devices.clone() };
         let found = PairResult::Found { at_ms: 1, finding: Finding::Devices(devices) };
         assert_eq!(both(running(), saw.clone()), found);
-        assert_eq!(both(saw, tried(0, Connected::Never)), found);
+        assert_eq!(both(saw, tried(0, Connects::Never)), found);
         let reason = "evicted".to_owned();
         let broke = CanaryResult::Broken { at_ms: 1, reason: reason.clone() };
         assert_eq!(both(running(), broke), PairResult::Broken { at_ms: 1, reason });
         let waits = PairResult::Waiting { reason: Some("ContainerCreating".to_owned()), missing: Vec::new() };
-        assert_eq!(both(tried(0, Connected::Always), running()), waits);
+        assert_eq!(both(tried(0, Connects::Always), running()), waits);
     }
 }

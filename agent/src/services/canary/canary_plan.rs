@@ -157,7 +157,7 @@ fn age(at_ms: u64, now_ms: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::canary_pod::Connected;
+    use super::super::canary_pod::Connects;
     use super::*;
 
     const MINUTE: u64 = 60_000;
@@ -180,13 +180,13 @@ mod tests {
         RULES.roles.iter().map(|role| pod(name, *role, result.clone())).collect()
     }
 
-    fn tried(name: &str, at_ms: u64, restricted: Connected) -> Vec<CanaryPod> {
-        let result = |connected| CanaryResult::Tried { began_ms: at_ms, at_ms, connected };
-        vec![pod(name, Role::Control, result(Connected::Always)), pod(name, Role::Restricted, result(restricted))]
+    fn tried(name: &str, at_ms: u64, restricted: Connects) -> Vec<CanaryPod> {
+        let result = |connects| CanaryResult::Tried { began_ms: at_ms, at_ms, connects };
+        vec![pod(name, Role::Control, result(Connects::Always)), pod(name, Role::Restricted, result(restricted))]
     }
 
     fn clear(name: &str, at_ms: u64) -> Vec<CanaryPod> {
-        tried(name, at_ms, Connected::Never)
+        tried(name, at_ms, Connects::Never)
     }
 
     fn exposed(name: &str, at_ms: u64) -> Vec<CanaryPod> {
@@ -228,7 +228,7 @@ mod tests {
         let plan = at("boot-1", &[vec![first()]], MINUTE);
         let [other] = plan.make.as_slice() else { panic!("one canary, not {plan:?}") };
         assert_eq!((other.pair.as_str(), other.role), ("x", Role::Restricted));
-        let tried = CanaryResult::Tried { began_ms: 0, at_ms: 1, connected: Connected::Always };
+        let tried = CanaryResult::Tried { began_ms: 0, at_ms: 1, connects: Connects::Always };
         let ended = at("boot-1", &[vec![CanaryPod { result: tried, ..first() }]], MINUTE);
         assert_eq!((names(&ended.delete), ended.make.len()), (vec!["x-control"], 2), "both run again");
         assert_eq!(ended.unproved["a"], "its canary has not finished yet");
@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn a_node_without_network_policies_does_not_lend_unless_its_owner_accepts_that() {
-        for connected in [Connected::Always, Connected::Sometimes] {
-            let open = [tried("x", 0, connected)];
+        for connects in [Connects::Always, Connects::Sometimes] {
+            let open = [tried("x", 0, connects)];
             let plan = at("boot-1", &open, MINUTE);
             assert!(plan.unproved["a"].contains("enforces no NetworkPolicies"), "{plan:?}");
             assert_eq!(plan.findings["a"].event_reason(), "ComityEgressOpen");

@@ -85,14 +85,14 @@ pub(super) enum CanaryResult {
     /// It saw these devices.
     SawDevices { at_ms: u64, devices: String },
     /// It saw no GPU, and tried to connect to the API server until `at_ms`.
-    Tried { began_ms: u64, at_ms: u64, connected: Connected },
+    Tried { began_ms: u64, at_ms: u64, connects: Connects },
     /// It ended without a result.
     Broken { at_ms: u64, reason: String },
 }
 
-/// Which of a canary's last tries connected.
+/// Which of the last tries of a canary connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Connected {
+pub(super) enum Connects {
     Never,
     Sometimes,
     Always,
@@ -143,12 +143,12 @@ fn result_of(ended: &ContainerStateTerminated, made_ms: u64) -> CanaryResult {
     let at_ms = ended.finished_at.as_ref().map_or(made_ms, ms);
     let began_ms = ended.started_at.as_ref().map_or(made_ms, ms);
     let text = plain(ended.message.as_deref().unwrap_or_default());
-    let tried = |connected| CanaryResult::Tried { began_ms, at_ms, connected };
+    let tried = |connects| CanaryResult::Tried { began_ms, at_ms, connects };
     match ended.exit_code {
-        0 => tried(Connected::Never),
+        0 => tried(Connects::Never),
         SEES_DEVICES => CanaryResult::SawDevices { at_ms, devices: text },
-        ALWAYS_CONNECTS => tried(Connected::Always),
-        SOMETIMES_CONNECTS => tried(Connected::Sometimes),
+        ALWAYS_CONNECTS => tried(Connects::Always),
+        SOMETIMES_CONNECTS => tried(Connects::Sometimes),
         code => {
             let reason = format!("its canary ended with exit code {code}: {text}");
             CanaryResult::Broken { at_ms, reason }
@@ -244,8 +244,8 @@ mod tests {
             .result
         };
         let at_ms = 1_795_687_200_000;
-        for (code, connected) in [(0, Connected::Never), (3, Connected::Always), (4, Connected::Sometimes)] {
-            assert_eq!(ended(code, ""), CanaryResult::Tried { began_ms: at_ms - 20_000, at_ms, connected });
+        for (code, connects) in [(0, Connects::Never), (3, Connects::Always), (4, Connects::Sometimes)] {
+            assert_eq!(ended(code, ""), CanaryResult::Tried { began_ms: at_ms - 20_000, at_ms, connects });
         }
         let devices = "/dev/nvidia0 /dev/nvidiactl".to_owned();
         assert_eq!(ended(1, "/dev/nvidia0\n/dev/nvidiactl\n"), CanaryResult::SawDevices { at_ms, devices });
