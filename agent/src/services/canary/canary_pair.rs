@@ -5,9 +5,9 @@ use std::fmt;
 
 use super::canary_pod::{CanaryPod, CanaryResult, Connects, Role};
 
-/// How far apart the two canaries of a pair may begin. The image's last four tries take 8 s, so some of them are made
+/// How far apart the two canaries of a pair may begin. The image's last six tries take 12 s, so some of them are made
 /// while the other canary makes its own.
-const APART_MS: u64 = 5_000;
+const APART_MS: u64 = 10_000;
 
 /// What makes a node unfit for guests.
 #[derive(Clone, Debug, PartialEq, Eq)]
