@@ -147,8 +147,11 @@ impl<R: Message + Default> Decoder for BoundedDecoder<R> {
 
 #[cfg(test)]
 mod tests {
+    use comity_fuzz::fuzz;
+
     use super::*;
     use crate::v1;
+    use crate::v1::agent_message::Body;
 
     const LIMIT: DecodedSizeLimit = DecodedSizeLimit { max_bytes: 1_000, bytes_by_depth: &[1, 100], opaque: &[(0, 5)] };
     /// A group, which may be empty, of a field that no message has.
@@ -172,6 +175,34 @@ mod tests {
     fn what_others_wrote_counts_as_one_part() {
         // It reads like a hundred empty fields.
         assert_eq!(LIMIT.check(&state(9, &[0x0a, 0x00].repeat(100))), Ok(()));
+    }
+
+    #[test]
+    fn sizes_of_decoded_messages() {
+        const NODE_BYTES: usize = 256;
+        const DEVICE_BYTES: usize = 320;
+        const LIMIT: DecodedSizeLimit = DecodedSizeLimit {
+            max_bytes: 64 << 10,
+            bytes_by_depth: &[512, NODE_BYTES, DEVICE_BYTES, 48, 96],
+            opaque: &[],
+        };
+        let node = v1::Node { id: "n".to_owned(), devices: vec![v1::Device::default(); 9], ..v1::Node::default() };
+        let offer = v1::Offer { nodes: vec![node; 2], ..v1::Offer::default() };
+        let message = v1::AgentMessage { message_id: 1, body: Some(Body::Offer(offer)), ..Default::default() };
+        let message = message.encode_to_vec();
+        let behind_a_group = [&GROUP[..], &message[..]].concat();
+        fuzz!("decoded_size", vec![message, behind_a_group], |bytes: &[u8]| {
+            let Ok(message) = v1::AgentMessage::decode(bytes) else { return false };
+            if LIMIT.check(bytes).is_err() {
+                return false;
+            }
+            if let Some(Body::Offer(offer)) = message.body {
+                let devices: usize = offer.nodes.iter().map(|node| node.devices.len()).sum();
+                let counted = offer.nodes.len() * NODE_BYTES + devices * DEVICE_BYTES;
+                assert!(counted <= LIMIT.max_bytes, "{} nodes with {devices} devices passed", offer.nodes.len());
+            }
+            true
+        });
     }
 
     #[test]
