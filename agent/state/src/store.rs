@@ -22,7 +22,7 @@ pub use change::Change;
 
 use crate::record::{Records, SecretBlob};
 use crate::state_copy::{StateCopy, StateCopyError, StateFiles, StateImage};
-use tables::{BLOBS, META};
+use tables::{BLOBS, META, NEXT_MESSAGE_ID};
 
 /// Most unacknowledged messages; the outbox holds only the newest of each subject.
 pub const MAX_OUTBOX: usize = 4_096;
@@ -32,6 +32,9 @@ pub const STORE_FILE: &str = "agent.redb";
 const FORMAT: u64 = 1;
 /// Message ids reserved on disk at once.
 const ID_BLOCK: u64 = 1 << 20;
+/// Largest message id that is continued from: a million messages each second reach it after 70,000 years, so a larger one
+/// is damage, and would overflow.
+pub(crate) const MAX_MESSAGE_ID: u64 = 1 << 61;
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -298,7 +301,7 @@ impl Inner {
         self.copy_state(&records, reserved, None)?;
         let write = || -> Result<(), redb::Error> {
             let transaction = self.database.begin_write()?;
-            transaction.open_table(META)?.insert("next-message-id", reserved)?;
+            transaction.open_table(META)?.insert(NEXT_MESSAGE_ID, reserved)?;
             transaction.commit()?;
             Ok(())
         };
@@ -356,5 +359,7 @@ fn database(operation: &'static str, path: &Path, source: impl Into<redb::Error>
     StoreError::Database { operation, path: path.to_owned(), source: Box::new(source.into()) }
 }
 
+#[cfg(test)]
+mod fuzz_records;
 #[cfg(test)]
 mod tests;

@@ -14,6 +14,7 @@ use super::StateFiles;
 use crate::record::{
     DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey, SecretBlob,
 };
+use crate::store::MAX_MESSAGE_ID;
 
 /// Version of the image's layout.
 const IMAGE_FORMAT: u64 = 1;
@@ -119,6 +120,9 @@ impl StateImage {
             serde_json::from_slice(raw).map_err(|error| format!("not readable at column {}", error.column()))?;
         if read.format != IMAGE_FORMAT {
             return Err(format!("it has format {}, this agent reads format {IMAGE_FORMAT}", read.format));
+        }
+        if read.next_message_id > MAX_MESSAGE_ID {
+            return Err(format!("next_message_id is {}, want at most {MAX_MESSAGE_ID}", read.next_message_id));
         }
         let mut records = Records { fence: read.fence, ..Records::default() };
         for record in read.peerings {
