@@ -361,9 +361,10 @@ impl Records {
         Grants(in_force.filter_map(|record| Some((record.slice(), record.grant.clone()?))).collect())
     }
 
-    /// The cluster that a new one may replace when [`MAX_PEERS`] are remembered: the newest of those that this agent trusts
-    /// by nothing but their first use, with no lease ever, and without a peering now. Whoever invents clusters to have a
-    /// true one forgotten, and shows a key of its own for it, gets no more than at the first use of that cluster.
+    /// The cluster that a new one may replace when [`MAX_PEERS`] are remembered: the newest of those that this agent
+    /// trusts by nothing but their first use, with no lease ever, and without a peering now. Whoever invents clusters
+    /// to have a true one forgotten, and shows a key of its own for it, gets no more than at the first use of that
+    /// cluster.
     #[must_use]
     pub fn replaceable_peer(&self) -> Option<&PeerRecord> {
         let connected: BTreeSet<&str> =

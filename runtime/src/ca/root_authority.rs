@@ -73,8 +73,8 @@ impl RootAuthority {
         Self::assemble(root.pem(), key, None)
     }
 
-    /// Creates a root that takes over from this one. It begins later, whatever the clock says: members know by that which
-    /// of two roots is the newest.
+    /// Creates a root that takes over from this one. It begins later, whatever the clock says: members know by that
+    /// which of two roots is the newest.
     ///
     /// # Errors
     /// Like [`create`](Self::create).
@@ -172,7 +172,7 @@ impl RootAuthority {
         super::check_key(certificate, &key, "root-key.pem is not the key of root.pem")?;
         let issuer = Issuer::from_ca_cert_pem(&root_pem, key).map_err(CaError::encoding)?;
         let sha256 = RootHash::of(certificate);
-        let AuthorityFacts { not_before, not_after, .. } = facts;
+        let (not_before, not_after) = (facts.not_before, facts.not_after);
         Ok(Self { issuer, root_pem, trust_domain, sha256, not_before, not_after, previous })
     }
 

@@ -5,8 +5,8 @@
 //! signed which is trusted already: brokers have no key that can, as no intermediate may sign an authority.
 //!
 //! While the federation moves to its next root, members trust both. Whoever stole an intermediate of the earlier root
-//! could then renew a member with that root alone, and keep it to itself once honest brokers trust only the next one. So
-//! a renewal never takes the newest root away, unless that root signed its successor.
+//! could then renew a member with that root alone, and keep it to itself once honest brokers trust only the next one.
+//! So a renewal never takes the newest root away, unless that root signed its successor.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,8 +16,8 @@ use super::certificate::{AuthorityFacts, authority_signed_by};
 use super::roots::{RootHash, Roots};
 use super::{IdentityError, TlsIdentity};
 
-/// Checks that `next` is the same member, that its roots accept it, that each of them is trusted already or signed by one
-/// that is, and that the newest one that is trusted stays.
+/// Checks that `next` is the same member, that its roots accept it, that each of them is trusted already or signed by
+/// one that is, and that the newest one that is trusted stays.
 pub(super) fn check(current: &TlsIdentity, next: &TlsIdentity) -> Result<(), IdentityError> {
     if current.id() != next.id() {
         return Err(IdentityError::OtherId { expected: current.id().clone(), found: next.id().clone() });
@@ -45,8 +45,8 @@ pub(super) fn check(current: &TlsIdentity, next: &TlsIdentity) -> Result<(), Ide
     }
 }
 
-/// The newest of the known roots, if it is neither among the next ones nor signed one of them with a certificate that is
-/// valid at a time. Of roots that begin at the same time, all count as the newest.
+/// The newest of the known roots, if it is neither among the next ones nor signed one of them with a certificate that
+/// is valid at a time. Of roots that begin at the same time, all count as the newest.
 pub(crate) fn dropped_root(
     known: &Roots,
     next: &Roots,

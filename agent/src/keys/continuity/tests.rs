@@ -110,10 +110,9 @@ async fn a_first_use_becomes_vouched_and_only_by_the_institution_of_the_first_us
 #[tokio::test]
 async fn broker_invents_clusters_without_end() {
     let memory = Memory::new();
-    for seed in [1, 2] {
-        // The second key is refused, and stays for a person to see.
-        let _ = memory.note(remote(seed, None), "poly").await;
-    }
+    memory.note(remote(1, None), "poly").await.unwrap();
+    // Refused, and kept for a person to see.
+    memory.note(remote(2, None), "poly").await.unwrap_err();
     let before = memory.peer();
     let fill = move |change: &mut Change<'_>| {
         let named = |cluster: &str| PeerRecord { cluster: cluster.to_owned(), since_ms: 8, ..before.clone() };
