@@ -9,7 +9,7 @@ use http::uri::PathAndQuery;
 use tonic::body::Body;
 use tonic::client::{Grpc, GrpcService};
 use tonic::codegen::{Body as HttpBody, Bytes, StdError};
-use tonic::{GrpcMethod, IntoStreamingRequest as _, Request, Status, Streaming};
+use tonic::{GrpcMethod, Request, Status, Streaming};
 
 use super::MAX_MESSAGE_BYTES;
 
@@ -43,7 +43,7 @@ where
         Grpc::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES).max_encoding_message_size(MAX_MESSAGE_BYTES);
     let not_ready = |error: T::Error| Status::unavailable(format!("the connection cannot be used: {}", error.into()));
     grpc.ready().await.map_err(not_ready)?;
-    let mut request: Request<_> = outgoing.into_streaming_request();
+    let mut request = Request::new(outgoing);
     request.extensions_mut().insert(GrpcMethod::new(SERVICE_NAME, METHOD));
     let codec = BoundedCodec::<v1::AgentMessage, v1::BrokerMessage>::new(limit);
     Ok(grpc.streaming(request, PathAndQuery::from_static(PATH), codec).await?.into_inner())

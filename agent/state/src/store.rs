@@ -32,9 +32,6 @@ pub const STORE_FILE: &str = "agent.redb";
 const FORMAT: u64 = 1;
 /// Message ids reserved on disk at once.
 const ID_BLOCK: u64 = 1 << 20;
-/// Largest message id that is continued from: a million messages each second reach it after 70,000 years, so a larger one
-/// is damage, and would overflow.
-pub(crate) const MAX_MESSAGE_ID: u64 = 1 << 61;
 
 /// Why the store cannot be used.
 #[derive(Debug, thiserror::Error)]

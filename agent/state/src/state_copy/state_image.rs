@@ -12,9 +12,9 @@ use zeroize::Zeroizing;
 
 use super::StateFiles;
 use crate::record::{
-    DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey, SecretBlob,
+    DonorRecord, LiqoRecord, MAX_MESSAGE_ID, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
+    SecretBlob,
 };
-use crate::store::MAX_MESSAGE_ID;
 
 /// Version of the image's layout.
 const IMAGE_FORMAT: u64 = 1;

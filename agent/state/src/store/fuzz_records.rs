@@ -7,6 +7,7 @@ use zeroize::Zeroizing;
 
 use super::tables::{CLOSED, DONORS, LIQO, ORIGINS, OUTBOX, PEERINGS, PEERS, encode};
 use super::*;
+use crate::record::MAX_MESSAGE_ID;
 use crate::state_copy::fuzz_image::records;
 
 /// Tables with a text as key, and bytes as value.

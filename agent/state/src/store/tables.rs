@@ -13,9 +13,10 @@ use serde::de::DeserializeOwned;
 use zeroize::Zeroizing;
 
 use super::change::Dirty;
-use super::{FORMAT, MAX_MESSAGE_ID, StoreError};
+use super::{FORMAT, StoreError};
 use crate::record::{
-    DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey, SecretBlob,
+    DonorRecord, LiqoRecord, MAX_MESSAGE_ID, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
+    SecretBlob,
 };
 use crate::state_copy::StateImage;
 

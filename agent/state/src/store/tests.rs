@@ -15,8 +15,8 @@ use super::tables::DONORS;
 use super::*;
 use crate::record::{
     AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_FENCE_STEP,
-    OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey,
-    Trust,
+    MAX_MESSAGE_ID, OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey,
+    SecretBlob, SecretKey, Trust,
 };
 
 fn heartbeat() -> v1::agent_message::Body {
