@@ -5,6 +5,8 @@ mod address;
 mod borrowing_section;
 mod canary_settings;
 mod data;
+#[cfg(test)]
+mod fuzz_config;
 mod liqo_settings;
 mod mig_section;
 mod pending_section;
@@ -250,10 +252,13 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with all mistakes, each with field, line and column; unknown fields are errors.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &atomic_file::read_bounded(path, MAX_CONFIG_BYTES)?)
+    }
+
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
         let wrong = |reason: String| ConfigError::Yaml { path: path.to_owned(), reason };
-        let bytes = atomic_file::read_bounded(path, MAX_CONFIG_BYTES)?;
-        let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
-        strict_yaml::read(&text).map_err(|mistakes| {
+        let text = str::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
+        strict_yaml::read(text).map_err(|mistakes| {
             let mistakes: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
             wrong(mistakes.join("; "))
         })

@@ -69,6 +69,13 @@ pub fn install(from: &Path, data: &Path) -> Result<AuthorityStatus, ProvisionErr
             make its root with `comity-broker ca root --succeeds`, or put the old root into ca.crt too";
         return Err(ConfigError::value("from", from.display(), reason).into());
     }
+    if let Some(root) = next.dropped_root(&current) {
+        let reason = format!(
+            "it drops the root {root}, the newest one in force, which signed none of its roots: members refuse its \
+             certificates; make an intermediate of that root or of its successor, or put that root into ca.crt too"
+        );
+        return Err(ConfigError::value("from", from.display(), reason).into());
+    }
     next.replace(&ca_dir(data))?;
     Ok(AuthorityStatus::of(&next))
 }
@@ -170,6 +177,8 @@ mod tests {
         let refused = install(&at("alone"), &at("data")).unwrap_err().to_string();
         assert!(refused.contains("shares no root with the one in force"), "{refused}");
         assert_eq!(install(&at("both"), &at("data")).unwrap().roots, [root, first.root]);
+        let refused = install(&at("next"), &at("data")).unwrap_err().to_string();
+        assert!(refused.contains(&format!("it drops the root {root}, the newest one in force")), "{refused}");
         assert_eq!(install(&at("alone"), &at("data")).unwrap().roots, [root]);
 
         // A directory without an intermediate is refused by the file that it lacks.

@@ -132,8 +132,10 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
         offer: _,
         health,
         last_fencing_token: _,
+        refused_donors,
         revision: _,
     } = cluster;
+    refused_donors.values_mut().for_each(|at| shift(at, ms));
     shift(joined_at, ms);
     shift(since, ms);
     if let Some(Exclusion { since, by: _ }) = evicted {

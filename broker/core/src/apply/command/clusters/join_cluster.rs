@@ -1,5 +1,7 @@
 //! Joins a cluster, or rejoins it with a new identity.
 
+use std::collections::BTreeMap;
+
 use comity_types::{ClusterId, InstitutionId, PeeringId};
 use serde::{Deserialize, Serialize};
 
@@ -75,6 +77,7 @@ impl JoinCluster {
                 offer: None,
                 health: Health::default(),
                 last_fencing_token: 0,
+                refused_donors: BTreeMap::new(),
                 revision: 0,
             };
             transition.insert_cluster(&self.cluster, cluster);
