@@ -8,16 +8,15 @@ use comity_agent_model::desired::Update;
 use comity_agent_state::store::StoreError;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
-use comity_proto::v1::agent_service_client::AgentServiceClient;
 use comity_proto::v1::broker_message::Body as FromBroker;
-use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{BrokerEndpoints, tls};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{AckOutcome, Event, MAX_MESSAGE_BYTES, Offered, Shared};
+use super::broker_stream::{self, BROKER_MESSAGE_LIMIT};
+use super::{AckOutcome, Event, Offered, Shared};
 use crate::reconcile::parts::Parts;
 use crate::uplink::acks::{self, AckWait};
 
@@ -113,9 +112,6 @@ struct Session<'a> {
 impl Session<'_> {
     async fn stream(&mut self, brokers: &BrokerEndpoints, events: &mpsc::Sender<Event>) -> Result<(), SessionError> {
         let channel = tls::connect(brokers, &self.shared.tls);
-        let mut client = AgentServiceClient::with_interceptor(channel, TraceInjector)
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let (sender, receiver) = mpsc::channel(SENDING);
         let hello = v1::Hello {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -125,9 +121,10 @@ impl Session<'_> {
         let _ = sender.try_send(message(0, Body::Hello(hello)));
         let fence = self.shared.parts.fence.clone();
         // The transport takes messages by itself, also after a pause of this process.
-        let opening = client.connect(ReceiverStream::new(receiver).take_while(move |_| fence.is_open()));
+        let outgoing = ReceiverStream::new(receiver).take_while(move |_| fence.is_open());
+        let opening = broker_stream::open(channel, &BROKER_MESSAGE_LIMIT, outgoing);
         let mut incoming =
-            tokio::time::timeout(WELCOME_WITHIN, opening).await.map_err(|_| SessionError::NoWelcome)??.into_inner();
+            tokio::time::timeout(WELCOME_WITHIN, opening).await.map_err(|_| SessionError::NoWelcome)??;
         let mut records = self.shared.parts.store.subscribe();
         let mut nodes = self.shared.nodes.clone();
         let mut service = self.shared.parts.deliveries.node_service.clone();

@@ -18,7 +18,7 @@ use crate::record::{
     SecretKey, Trust,
 };
 
-fn records() -> Records {
+pub(crate) fn records() -> Records {
     let [key, refused] = [1, 2].map(|seed| IdentityKey::generate(&SeededEntropy::new(seed)).public());
     let [wireguard, hpke, preshared] = [1, 2, 3].map(|byte| SecretKey::new([byte; 32]));
     let remote = RemoteKeys {

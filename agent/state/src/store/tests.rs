@@ -15,8 +15,8 @@ use super::tables::DONORS;
 use super::*;
 use crate::record::{
     AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_FENCE_STEP,
-    OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey,
-    Trust,
+    MAX_MESSAGE_ID, OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey,
+    SecretBlob, SecretKey, Trust,
 };
 
 fn heartbeat() -> v1::agent_message::Body {
@@ -200,6 +200,22 @@ async fn message_ids_grow_over_restarts_and_over_messages_that_are_not_kept() {
         store.update(move |change| drop(change.unsend(kept))).await.unwrap();
         last = kept;
     }
+}
+
+#[test]
+fn a_message_id_that_would_overflow_is_damage() {
+    let home = tempfile::tempdir().unwrap();
+    let open_after = |next: u64| {
+        let store = Store::open(home.path()).unwrap();
+        let transaction = store.0.database.begin_write().unwrap();
+        transaction.open_table(META).unwrap().insert(NEXT_MESSAGE_ID, next).unwrap();
+        transaction.commit().unwrap();
+        drop(store);
+        Store::open(home.path())
+    };
+    drop(open_after(MAX_MESSAGE_ID).unwrap());
+    let error = open_after(MAX_MESSAGE_ID + 1).err().unwrap().to_string();
+    assert!(error.contains("next-message-id") && error.contains("restore the file"), "{error}");
 }
 
 fn loose_token() -> u64 {
