@@ -317,13 +317,6 @@ pub struct Outgoing {
     pub message: v1::AgentMessage,
 }
 
-/// How far a fencing token may lie above the highest admitted one.
-///
-/// Tokens of a donor grow by one for each lease, and by 2^20 when a broker group is recovered from a backup. So this
-/// is 64 recoveries, or 67 million leases that this agent never saw. Without a bound, one lease with the largest token
-/// would make every later lease look outdated.
-pub const MAX_FENCE_STEP: u64 = 1 << 26;
-
 /// All records of an agent. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Records {

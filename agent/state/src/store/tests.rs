@@ -8,13 +8,13 @@ use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{Grant, Grants};
 use comity_proto::v1;
 use comity_runtime::{IdentityKey, IdentityPublicKey, SeededEntropy};
-use comity_types::{Delivery, LeaseId, PeeringId, Side};
+use comity_types::{Delivery, LeaseId, MAX_FENCING_TOKEN_STEP as STEP, PeeringId, Side};
 
 use super::change::MAX_EPOCHS;
 use super::tables::DONORS;
 use super::*;
 use crate::record::{
-    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_FENCE_STEP,
+    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord,
     OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey,
     Trust,
 };
@@ -121,7 +121,7 @@ async fn the_fence_takes_no_step_that_no_honest_broker_takes() {
         })
     };
     for (lease, token, fence) in
-        [(1, 7, 7), (2, u64::MAX, 7), (3, MAX_FENCE_STEP + 8, 7), (4, MAX_FENCE_STEP + 7, MAX_FENCE_STEP + 7)]
+        [(1, 7, 7), (2, u64::MAX, 7), (3, STEP + 8, 7), (4, STEP + 7, STEP + 7)]
     {
         put(lease, token).await.unwrap();
         assert_eq!((store.records().fence, store.records().donors.len()), (fence, lease as usize), "{token}");

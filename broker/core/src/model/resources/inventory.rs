@@ -159,7 +159,7 @@ pub type NodeMap = LiteMap<NodeId, Node>;
 /// The capacity that one cluster advertises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Strictly increasing per cluster.
+    /// Strictly increasing per cluster, also after an offer was withdrawn.
     pub generation: u64,
     /// Nodes by id.
     pub nodes: NodeMap,
