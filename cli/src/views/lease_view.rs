@@ -330,8 +330,7 @@ mod tests {
         let table = lease(|_| {}).table(3_600_000).to_string();
         assert!(table.contains("Secret comity-leases/comity-lease-7 on campus"), "{table}");
         assert!(table.contains("in 1h") && table.contains("namespace") && !table.contains("nodeSelector"), "{table}");
-        let table =
-            lease(|lease| lease.secret_name = "lease-7.kubeconfig".to_owned()).table(0).to_string();
+        let table = lease(|lease| lease.secret_name = "lease-7.kubeconfig".to_owned()).table(0).to_string();
         let place = "file kubeconfigs/lease-7.kubeconfig in the state directory of the agent of campus";
         assert!(table.contains(place), "{table}");
     }

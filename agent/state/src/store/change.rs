@@ -7,9 +7,7 @@ use comity_proto::v1;
 use comity_types::{LeaseId, MAX_FENCING_TOKEN_STEP, PeeringId};
 
 use super::MAX_OUTBOX;
-use crate::record::{
-    DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
-};
+use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey};
 
 /// Most epochs of a peering whose keys are kept. An honest broker has two: the one in use and the next.
 pub(super) const MAX_EPOCHS: usize = 4;

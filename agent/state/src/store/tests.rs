@@ -14,9 +14,8 @@ use super::change::MAX_EPOCHS;
 use super::tables::DONORS;
 use super::*;
 use crate::record::{
-    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord,
-    OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey,
-    Trust,
+    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, OriginRecord,
+    PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey, Trust,
 };
 
 fn heartbeat() -> v1::agent_message::Body {
@@ -120,9 +119,7 @@ async fn the_fence_takes_no_step_that_no_honest_broker_takes() {
             change.put_donor(DonorRecord::new(LeaseId(lease), token, Delivery::default()));
         })
     };
-    for (lease, token, fence) in
-        [(1, 7, 7), (2, u64::MAX, 7), (3, STEP + 8, 7), (4, STEP + 7, STEP + 7)]
-    {
+    for (lease, token, fence) in [(1, 7, 7), (2, u64::MAX, 7), (3, STEP + 8, 7), (4, STEP + 7, STEP + 7)] {
         put(lease, token).await.unwrap();
         assert_eq!((store.records().fence, store.records().donors.len()), (fence, lease as usize), "{token}");
     }

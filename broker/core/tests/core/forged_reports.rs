@@ -118,14 +118,11 @@ fn member_probes_for_leases_and_peerings_of_others() {
         let outcome = PeeringOutcome::Closed;
         Command::ReportPeering(ReportPeering { cluster: cluster("south"), peering, epoch: 1, outcome })
     };
-    let bundle =
-        |peering: PeeringId| Command::OfferKeys(OfferKeys { bundle: keys(peering, 1, "south", Side::Donor) });
+    let bundle = |peering: PeeringId| Command::OfferKeys(OfferKeys { bundle: keys(peering, 1, "south", Side::Donor) });
     let (no_lease, no_peering) = (LeaseId(77), PeeringId(77));
-    for (existing, absent) in [
-        (report(lease), report(no_lease)),
-        (told(peering), told(no_peering)),
-        (bundle(peering), bundle(no_peering)),
-    ] {
+    for (existing, absent) in
+        [(report(lease), report(no_lease)), (told(peering), told(no_peering)), (bundle(peering), bundle(no_peering))]
+    {
         let (existing, absent) = (federation.refused(existing), federation.refused(absent));
         assert_eq!((existing.code, &existing.field, &existing.remedy), (absent.code, &absent.field, &absent.remedy));
         assert_eq!(existing.code, Code::NotFound);

@@ -72,7 +72,9 @@ impl ClockFile {
         let bytes = comity_runtime::atomic_file::read_bounded(&dir.join(NAME), MAX_CLOCK_FILE_BYTES).ok()?;
         let found = parsed(&bytes);
         if found.is_none() {
-            tracing::warn!("the file group/clock is damaged and ignored: log time goes on from the other brokers' clocks");
+            tracing::warn!(
+                "the file group/clock is damaged and ignored: log time goes on from the other brokers' clocks"
+            );
         }
         found
     }
