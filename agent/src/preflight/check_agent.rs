@@ -12,6 +12,7 @@ use crate::services::local_api::{SOCKET, Status, fetch_status};
 const AGENT_CHECK: &str = "agent";
 const DEVICES_CHECK: &str = "devices";
 const IDENTITIES_CHECK: &str = "identity keys";
+const OFFER_CHECK: &str = "offer";
 
 pub(super) async fn check(config: &Config, list: &mut CheckList) {
     let status = fetch_status(&config.state_dir.join(SOCKET)).await;
@@ -29,6 +30,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
     });
     list.extend(status.as_ref().ok().and_then(|status| device_readers(config, status)));
     list.extend(status.as_ref().ok().and_then(refused_identities));
+    list.extend(status.as_ref().ok().and_then(refused_offer));
     list.push(match status {
         Ok(status) if status.connected => {
             let (tunnels, lent, borrowed) = (status.tunnels.len(), status.lent.len(), status.borrowed.len());
@@ -52,6 +54,17 @@ fn refused_identities(status: &Status) -> Option<Check> {
             IDENTITIES_CHECK,
             format!("showed another identity key than the known one, and is refused: {}", clusters.join(", ")),
             "ask the operators there for their key, and decide with comity-agent peers accept CLUSTER --key KEY",
+        )
+    })
+}
+
+/// An offer that the broker does not take; `None` if it took the newest.
+fn refused_offer(status: &Status) -> Option<Check> {
+    status.refused_offer.as_ref().map(|refusal| {
+        Check::failed(
+            OFFER_CHECK,
+            format!("the broker refused the newest offer and lends by an earlier one, if any: {refusal}"),
+            "see the code in docs/errors.md; the agent offers again when its nodes change or it connects again",
         )
     })
 }
@@ -89,6 +102,15 @@ mod tests {
         status.refused_identities = ["lab".to_owned()].into();
         let refused = refused_identities(&status).unwrap();
         assert!(refused.result == Outcome::Failed && refused.detail.contains("lab"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_refused_offer_fails_the_check_and_says_why() {
+        let mut status = Status::default();
+        assert!(refused_offer(&status).is_none());
+        status.refused_offer = Some("offer generation 7 is not above 9, the last one (stale-generation)".to_owned());
+        let refused = refused_offer(&status).unwrap();
+        assert!(refused.result == Outcome::Failed && refused.detail.contains("stale-generation"), "{refused:?}");
     }
 
     #[test]

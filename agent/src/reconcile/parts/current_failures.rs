@@ -1,4 +1,4 @@
-//! What goes wrong at present, for people: steps that wait to be retried, and reports that a broker refused.
+//! What goes wrong at present, for people: steps that wait to be retried, and an offer or reports that a broker refused.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ const KEPT_REFUSALS: usize = 8;
 /// Characters of an error.
 const MAX_ERROR_CHARS: usize = 512;
 
-/// Steps that fail, and reports that were refused.
+/// Steps that fail, and an offer and reports that were refused.
 #[derive(Default)]
 pub struct CurrentFailures(Mutex<Failing>);
 
@@ -18,6 +18,7 @@ pub struct CurrentFailures(Mutex<Failing>);
 struct Failing {
     steps: BTreeMap<String, String>,
     refused: VecDeque<String>,
+    offer: Option<String>,
 }
 
 impl CurrentFailures {
@@ -38,6 +39,17 @@ impl CurrentFailures {
             failing.refused.pop_front();
         }
         failing.refused.push_back(shortened(refusal));
+    }
+
+    /// Says why a broker refused the newest offer; `None` once it took one.
+    pub(crate) fn set_refused_offer(&self, refusal: Option<&str>) {
+        self.failing().offer = refusal.map(shortened);
+    }
+
+    /// Why a broker refused the newest offer.
+    #[must_use]
+    pub fn refused_offer(&self) -> Option<String> {
+        self.failing().offer.clone()
     }
 
     /// Steps that wait to be retried, by "object/step", with their errors.

@@ -382,6 +382,22 @@ mod tests {
     }
 
     #[test]
+    fn origin_names_a_path_as_its_secret() {
+        let ready = |secret_name: &str| {
+            let outcome = v1::lease_report::Ready { secret_name: secret_name.into(), ..Default::default() };
+            let outcome = Some(v1::lease_report::Outcome::Ready(outcome));
+            Body::LeaseReport(v1::LeaseReport { lease: "lease-1".into(), fencing_token: 1, outcome })
+        };
+        for evil in ["../../x", "/var/lib/comity/lease-1.kubeconfig", "a/b", "Secret", "a b", "..", "-"] {
+            assert_eq!(refused(ready(evil)).field, "lease_report.ready.secret_name", "{evil}");
+        }
+        let caller = ClusterId::parse("campus", "cluster").expect("a label");
+        for good in ["", "comity-lease-1", "lease-1.kubeconfig"] {
+            assert!(command(ready(good), &caller).is_ok(), "{good}");
+        }
+    }
+
+    #[test]
     fn a_key_of_x25519_alone_is_refused() {
         let refusal = refused(Body::KeyBundle(v1::KeyBundle { hpke_public: vec![2; 32], ..keys() }));
         assert_eq!((refusal.field.as_str(), refusal.remedy.as_str()), ("key_bundle.hpke_public", "send 1216 bytes"));

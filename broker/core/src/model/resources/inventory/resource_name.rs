@@ -2,8 +2,8 @@
 
 use comity_types::is_dns_subdomain;
 
-/// Longest name of a resource.
-const MAX_RESOURCE_NAME_BYTES: usize = 253;
+/// Longest name of a resource that counts devices.
+const MAX_DEVICE_RESOURCE_BYTES: usize = 253;
 /// Longest part after the domain.
 const MAX_PART_BYTES: usize = 63;
 
@@ -14,7 +14,7 @@ pub(crate) fn is_extended_resource(name: &str) -> bool {
     let Some((domain, part)) = name.split_once('/') else { return false };
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = part.as_bytes();
-    name.len() <= MAX_RESOURCE_NAME_BYTES
+    name.len() <= MAX_DEVICE_RESOURCE_BYTES
         && is_dns_subdomain(domain)
         && domain != "count"
         && domain != "kubernetes.io"
