@@ -54,7 +54,7 @@ pub(crate) fn dropped_root(
     at: SystemTime,
 ) -> Option<RootHash> {
     let begin = |root: &CertificateDer<'_>| AuthorityFacts::of(root).map(|facts| facts.not_before).ok();
-    let newest = known.certificates().iter().filter_map(|root| begin(root)).max();
+    let newest = known.certificates().iter().filter_map(&begin).max();
     let stays = |root: &CertificateDer<'_>| {
         next.contains(&RootHash::of(root))
             || unknown_roots(known, next).any(|successor| introduces(root, successor, authorities, at))

@@ -8,15 +8,15 @@ use super::is_allowed;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerLists<'a> {
     /// The section's name in the configuration file.
-    pub section: &'static str,
+    pub(super) section: &'static str,
     /// What this cluster does with the others: "lend to".
-    pub relation: &'static str,
+    pub(super) relation: &'static str,
     /// The others, as the settings call them: "Origins".
-    pub others: &'static str,
-    pub allowed: &'a BTreeSet<String>,
-    pub denied: &'a BTreeSet<String>,
-    pub allowed_institutions: &'a BTreeSet<String>,
-    pub denied_institutions: &'a BTreeSet<String>,
+    pub(super) others: &'static str,
+    pub(super) allowed: &'a BTreeSet<String>,
+    pub(super) denied: &'a BTreeSet<String>,
+    pub(super) allowed_institutions: &'a BTreeSet<String>,
+    pub(super) denied_institutions: &'a BTreeSet<String>,
 }
 
 impl PeerLists<'_> {
@@ -24,7 +24,7 @@ impl PeerLists<'_> {
     ///
     /// # Errors
     /// A sentence for the operator of the other cluster, naming the settings behind it.
-    pub fn check(&self, cluster: &str, institution: &str) -> Result<(), String> {
+    pub(super) fn check(&self, cluster: &str, institution: &str) -> Result<(), String> {
         let Self { section, relation, others, .. } = self;
         if self.denied.contains(cluster) || !is_allowed(self.allowed, cluster) {
             return Err(format!(
