@@ -37,7 +37,7 @@ use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
-pub use canary_settings::CanarySettings;
+pub use canary_settings::{CanarySettings, NetworkPolicies};
 pub use data::DataSettings;
 pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 pub use standby_settings::StandbySettings;
@@ -361,6 +361,21 @@ impl Config {
         let void_devices = self.sharing.void_devices && self.webhook.is_some();
         let always_pull = self.sharing.always_pull_images;
         GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices, always_pull }
+    }
+
+    /// Whether the NetworkPolicies of guests are enforced, as far as the agent knows; empty without guests.
+    #[must_use]
+    pub fn network_policies(&self) -> &'static str {
+        match &self.canary {
+            _ if self.kubernetes.is_none() || !self.sharing.enabled => "",
+            None => "not proved: guests may reach this cluster's networks",
+            Some(CanarySettings { network_policies: NetworkPolicies::Required, .. }) => {
+                "proved on each node before it lends"
+            }
+            Some(CanarySettings { network_policies: NetworkPolicies::NotEnforced, .. }) => {
+                "not enforced: guests reach this cluster's networks"
+            }
+        }
     }
 
     /// The check of the policies that lending needs.
