@@ -77,6 +77,7 @@ const FIELD_NAMES: &[FieldName] = &[
     name("spec.tenant", "--tenant", "tenant"),
     name("spec.origin", "--origin", "origin"),
     name("set queue_anyway", "add --queue-anyway", "add --queue-anyway"),
+    name("set allow_unknown", "add --allow-unknown", "add --allow-unknown"),
 ];
 
 /// Fields whose names are words of plain English: replaced only where the field itself is named.
