@@ -13,7 +13,7 @@ use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet, note};
 use crate::session::{Session, call, idempotency_key};
-use crate::units::{DurationBounds, format_duration};
+use crate::units::{DurationBounds, counted, format_duration};
 
 const ADD_EXAMPLES: &str = "\
 Examples:
@@ -97,14 +97,13 @@ impl RevokedUser {
         let Self { user, invitations, leases, .. } = self;
         let mut text = format!("all certificates of {user} are void");
         if *invitations > 0 {
-            let (are, plural) = if *invitations == 1 { ("is", "") } else { ("are", "s") };
-            text.push_str(&format!(", and so {are} {invitations} open invitation{plural}"));
+            let are = if *invitations == 1 { "is" } else { "are" };
+            let open = counted(*invitations, "open invitation", "open invitations");
+            text.push_str(&format!(", and so {are} {open}"));
         }
         if *leases > 0 {
-            let (stay, end, them) = match leases {
-                1 => ("1 lease stays".to_owned(), "it ends", "it"),
-                _ => (format!("{leases} leases stay"), "they end", "them"),
-            };
+            let stay = counted(*leases, "lease stays", "leases stay");
+            let (end, them) = if *leases == 1 { ("it ends", "it") } else { ("they end", "them") };
             text.push_str(&format!(
                 "; {stay} with the tenants of {user}, and downloaded kubeconfigs work until {end} ('comity lease release' \
                  ends {them})"

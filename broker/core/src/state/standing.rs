@@ -81,8 +81,7 @@ impl State {
             Code::Revoked,
             format!("institution {name} was suspended by {by}"),
             format!("a maintainer lifts that with `comity institution resume {name}`"),
-        )
-        .at("institution", name))
+        ))
     }
 
     /// Whether a cluster's certificate is void, for good.
@@ -128,8 +127,7 @@ impl State {
                 Code::Revoked,
                 reason,
                 format!("log in with a new token: a maintainer makes one with `comity user add {name}`"),
-            )
-            .at("user", name));
+            ));
         }
         if self.suspensions.is_empty() {
             return Ok(());
