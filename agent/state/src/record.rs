@@ -324,8 +324,8 @@ pub struct Outgoing {
 /// would make every later lease look outdated.
 pub const MAX_FENCE_STEP: u64 = 1 << 26;
 
-/// Largest message id that is continued from: a million messages each second reach it after 70,000 years, so a larger one
-/// is damage, and would overflow.
+/// Largest message id that is continued from: a million messages each second reach it after 70,000 years, so a larger
+/// one is damage, and would overflow.
 pub(crate) const MAX_MESSAGE_ID: u64 = 1 << 61;
 
 /// All records of an agent. Cheap to clone.
