@@ -165,7 +165,9 @@ fn in_units(field: &str, text: &str) -> String {
         "spec.gpus.cpu_milli_per_gpu" => map_numbers(text, |milli| format!("{milli}m")),
         // The index in the list is no amount.
         field if field.starts_with("spec.data[") && field.ends_with(".mib") => {
-            map_numbers(text, |mib| if mib < FIRST_SIZE_MIB { mib.to_string() } else { dataset_size(mib) })
+            map_numbers(&text.replace(" MiB", ""), |mib| {
+                if mib < FIRST_SIZE_MIB { mib.to_string() } else { dataset_size(mib) }
+            })
         }
         _ => text.to_owned(),
     }
@@ -240,8 +242,8 @@ mod tests {
             ),
             (
                 "spec.data[0].mib",
-                "spec.data[0].mib \"17592184995840\" is out of range; use 1 to 1073741824",
-                "--data[0].size \"16777215Ti\" is out of range; use 1 to 1024Ti",
+                "spec.data[0].mib \"17592184995840\" is out of range; say how much is read, 1 to 1099511627776 MiB",
+                "--data[0].size \"16777215Ti\" is out of range; say how much is read, 1 to 1048576Ti",
             ),
             ("lease", "no lease \"lease-99\"", "no lease \"lease-99\""),
         ] {
