@@ -7,7 +7,9 @@ use comity_proto::v1;
 use comity_types::{LeaseId, MAX_FENCING_TOKEN_STEP, PeeringId};
 
 use super::MAX_OUTBOX;
-use crate::record::{DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey};
+use crate::record::{
+    DonorRecord, LeasePeer, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
+};
 
 /// Most epochs of a peering whose keys are kept. An honest broker has two: the one in use and the next.
 pub(super) const MAX_EPOCHS: usize = 4;
@@ -79,6 +81,7 @@ impl Change<'_> {
             self.records.fence = record.fencing_token;
             self.dirty.insert(Dirty::Fence);
         }
+        self.note_lease_with(record.peer.as_ref());
         self.dirty.insert(Dirty::Donor(record.lease));
         self.records.donors.insert(record.lease, Arc::new(record));
     }
@@ -95,6 +98,7 @@ impl Change<'_> {
 
     /// Inserts or replaces.
     pub fn put_origin(&mut self, record: OriginRecord) {
+        self.note_lease_with(record.peer.as_ref());
         self.dirty.insert(Dirty::Origin(record.lease));
         self.records.origins.insert(record.lease, Arc::new(record));
     }
@@ -116,6 +120,15 @@ impl Change<'_> {
         }
         if self.records.origins.remove(&lease).is_some() {
             self.dirty.insert(Dirty::Origin(lease));
+        }
+    }
+
+    /// A known cluster that has a lease is not replaced by a new one from then on.
+    fn note_lease_with(&mut self, peer: Option<&LeasePeer>) {
+        let known = peer.and_then(|peer| self.records.peers.get(&peer.cluster));
+        if let Some(known) = known.filter(|known| !known.had_lease) {
+            let record = PeerRecord { had_lease: true, ..PeerRecord::clone(known) };
+            self.put_peer(record);
         }
     }
 
