@@ -220,6 +220,7 @@ impl Agent {
             connections: Arc::new(Connections::default()),
             settling: Arc::new(Settling::default()),
             failures: Arc::new(CurrentFailures::default()),
+            revoked: watch::Sender::default(),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
             uses: watch::Sender::default(),

@@ -50,6 +50,11 @@ fn nobody() -> Arc<dyn ClientCheck> {
     Arc::new(Nobody)
 }
 
+/// A cluster that takes part.
+fn member() -> watch::Receiver<bool> {
+    watch::channel(false).1
+}
+
 fn loopback(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }

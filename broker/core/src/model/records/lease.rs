@@ -107,11 +107,24 @@ pub struct Lease {
     pub revision: u64,
 }
 
+/// What a lease waits for whose clusters are connected while neither side is ready; for people.
+pub const WAITS_FOR_DONOR: &str = "the clusters are connected; the donor prepares";
+
 impl Lease {
     /// Whether it occupies capacity on the donor: until the donor reports clean.
     #[must_use]
     pub fn occupies(&self) -> bool {
         self.donor_side != SideState::Clean && self.state != LeaseState::Ended
+    }
+
+    /// What a lease waits for that is not active yet, once its clusters are connected; for people.
+    #[must_use]
+    pub fn waits_for(&self) -> &'static str {
+        match (self.donor_side, self.origin_side) {
+            (SideState::Ready, _) => "the donor is ready; the origin connects",
+            (_, SideState::Ready) => "the origin is ready; the donor prepares",
+            _ => WAITS_FOR_DONOR,
+        }
     }
 
     /// Its next deadline, at which it ends by itself; `None` if it has none.
