@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use comity_agent::app::IDENTITY_KEY_FILE;
-use comity_agent::enrollment::join::{JoinInput, Membership, join_or_load};
+use comity_agent::enrollment::join::{JoinInput, Membership, RefusedToken, join_or_load};
 use comity_agent::enrollment::join_error::JoinError;
 use comity_agent::enrollment::token_source::JoinTokenSource;
 use comity_agent_state::state_copy::{StateCopy, StateCopyError};
@@ -213,6 +213,7 @@ async fn join(state: &Path, store: &Store, token: &str) -> Result<Membership, Jo
     join_or_load(JoinInput {
         state,
         token: Some(&token),
+        refused: RefusedToken::Fails,
         brokers: &[],
         key: &key,
         store: Some(store),

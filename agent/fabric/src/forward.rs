@@ -265,8 +265,6 @@ async fn answers(peer: &PeerHandle, tunnel_port: u16) -> bool {
             stream.abort();
             true
         }
-        // Those that are open are the donor's answer.
-        Err(FabricError::TooManyConnections { .. }) => true,
         Err(_) => false,
     }
 }

@@ -20,6 +20,7 @@ use defguard_boringtun::noise::{Tunn, TunnResult};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::watch;
 
 use super::netstack::MAX_CONNECTIONS;
 use super::netstack::inner_packet::tests::syn;

@@ -19,8 +19,10 @@ impl State {
         }
         if let Some(Exclusion { by, .. }) = self.clusters.get(cluster).and_then(|record| record.evicted.as_ref()) {
             let reason = format!("cluster {cluster} was evicted by {by}");
-            return Err(Refusal::new(Code::Revoked, reason, "it joins again with a token of `comity cluster invite`")
-                .at("cluster", cluster));
+            let remedy = format!(
+                "it joins again with the token of `comity cluster invite {cluster}`, by `comity-agent join TOKEN`"
+            );
+            return Err(Refusal::new(Code::Revoked, reason, remedy).at("cluster", cluster));
         }
         // Moving a cluster to another institution does not lift a suspension.
         let joined_for = self.clusters.get(cluster).map(|record| record.institution.as_str());
