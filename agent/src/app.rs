@@ -257,7 +257,13 @@ impl Agent {
         let (desired_sender, desired) = watch::channel(Update::default());
         let OfferedNodes { nodes, unproved } = platform.offered_nodes(&config, &parts, &shutdown);
         let devices = platform.inventory.devices();
-        let shown = local_api::Shown { parts: parts.clone(), desired: desired.clone(), unproved, devices };
+        let shown = local_api::Shown {
+            parts: parts.clone(),
+            desired: desired.clone(),
+            network_policies: config.network_policies(),
+            unproved,
+            devices,
+        };
         let api = local_api::serve(&config.state_dir, shown, shutdown.token())?;
         shutdown.spawn(async move { drop(api.await) });
         let ends = UplinkEnds {

@@ -5,6 +5,8 @@ mod address;
 mod borrowing_section;
 mod canary_settings;
 mod data;
+#[cfg(test)]
+mod fuzz_config;
 mod liqo_settings;
 mod mig_section;
 mod pending_section;
@@ -35,7 +37,7 @@ use comity_types::is_dns_label;
 use serde::{Deserialize, Serialize};
 
 pub use access::AccessSettings;
-pub use canary_settings::CanarySettings;
+pub use canary_settings::{CanarySettings, NetworkPolicies};
 pub use data::DataSettings;
 pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
 pub use standby_settings::StandbySettings;
@@ -250,10 +252,13 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with all mistakes, each with field, line and column; unknown fields are errors.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        Self::parse(path, &atomic_file::read_bounded(path, MAX_CONFIG_BYTES)?)
+    }
+
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self, ConfigError> {
         let wrong = |reason: String| ConfigError::Yaml { path: path.to_owned(), reason };
-        let bytes = atomic_file::read_bounded(path, MAX_CONFIG_BYTES)?;
-        let text = String::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
-        strict_yaml::read(&text).map_err(|mistakes| {
+        let text = str::from_utf8(bytes).map_err(|_| wrong("it is not UTF-8 text".to_owned()))?;
+        strict_yaml::read(text).map_err(|mistakes| {
             let mistakes: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
             wrong(mistakes.join("; "))
         })
@@ -356,6 +361,21 @@ impl Config {
         let void_devices = self.sharing.void_devices && self.webhook.is_some();
         let always_pull = self.sharing.always_pull_images;
         GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices, always_pull }
+    }
+
+    /// Whether the NetworkPolicies of guests are enforced, as far as the agent knows; empty without guests.
+    #[must_use]
+    pub fn network_policies(&self) -> &'static str {
+        match &self.canary {
+            _ if self.kubernetes.is_none() || !self.sharing.enabled => "",
+            None => "not proved: guests may reach this cluster's networks",
+            Some(CanarySettings { network_policies: NetworkPolicies::Required, .. }) => {
+                "proved on each node before it lends"
+            }
+            Some(CanarySettings { network_policies: NetworkPolicies::NotEnforced, .. }) => {
+                "not enforced: guests reach this cluster's networks"
+            }
+        }
     }
 
     /// The check of the policies that lending needs.

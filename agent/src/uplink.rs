@@ -6,6 +6,7 @@
 //! another replica may have one.
 
 mod acks;
+mod broker_stream;
 mod offer;
 mod session;
 

@@ -82,7 +82,7 @@ async fn the_agent_works_on_a_real_api_server() {
     device_conflict::a_device_conflict_is_reported_and_its_node_lends_nothing(&cluster).await;
     drift::no_node_runs_more_of_a_lease_than_was_placed_there(&cluster).await;
     drift::a_node_that_is_made_again_gets_its_marks(&cluster).await;
-    canary::a_node_lends_once_its_canary_saw_no_gpu(&cluster).await;
+    canary::a_node_lends_once_its_canaries_found_nothing(&cluster).await;
     lease_nodes::a_virtual_node_is_counted_on_each_of_its_nodes(&cluster).await;
     hold::leased_gpus_are_held_until_pods_of_the_lease_come(&cluster).await;
     cleaning::nodes_are_cleaned_after_a_lease(&cluster).await;

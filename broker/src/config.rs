@@ -1,5 +1,8 @@
 //! A broker's validated configuration: [`Settings`] from `broker.json`, plus the flags of `run`.
 
+#[cfg(test)]
+mod fuzz_settings;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -63,6 +66,9 @@ pub enum ConfigError {
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),
+    /// Other users can read or change a secret.
+    #[error(transparent)]
+    NotPrivate(#[from] NotPrivate),
 }
 
 impl ConfigError {
@@ -100,8 +106,12 @@ impl Settings {
         let bytes = atomic_file::read_bounded(&path, MAX_SETTINGS_BYTES).map_err(|error| {
             if error.is_not_found() { ConfigError::NotInitialised { path: data.to_owned() } } else { error.into() }
         })?;
-        let settings: Self = serde_json::from_slice(&bytes)
-            .map_err(|error| ConfigError::Settings { path: path.clone(), reason: error.to_string() })?;
+        Self::parse(&path, &bytes)
+    }
+
+    fn parse(path: &Path, text: &[u8]) -> Result<Self, ConfigError> {
+        let settings: Self = serde_json::from_slice(text)
+            .map_err(|error| ConfigError::Settings { path: path.to_owned(), reason: error.to_string() })?;
         settings.check()?;
         Ok(settings)
     }

@@ -5,13 +5,16 @@
 //! compiled by protox at build time, so neither protoc nor any system library is needed.
 //!
 //! Only the enums that `comity-types` has too are converted here. Messages are parsed at the edge of each service;
-//! [`RequiredFields`] tells before that which fields are missing.
+//! [`RequiredFields`] tells before that which fields are missing, and [`DecodedSizeLimit`] whether a message may be
+//! decoded.
 
 mod convert;
+mod decoded_size;
 mod error_status;
 mod required_fields;
 
 pub use convert::Unspecified;
+pub use decoded_size::{BoundedCodec, BoundedDecoder, DecodedSizeLimit, TooManyParts};
 pub use error_status::{ERROR_DOMAIN, error_detail, error_status};
 pub use required_fields::{MissingField, RequiredFields};
 /// The files of the standard error details, package `google.rpc`, as an encoded `FileDescriptorSet`.

@@ -19,7 +19,8 @@ use zeroize::Zeroize;
 use crate::atomic_file::{self, FileError};
 use crate::host_name::HostName;
 use crate::identity::{
-    AuthorityFacts, BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots, TlsIdentity, parse_chain,
+    AuthorityFacts, BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots, TlsIdentity, dropped_root,
+    parse_chain,
 };
 use crate::private_files::{self, NotPrivate};
 use crate::spiffe::{SpiffeId, TrustDomain};
@@ -239,6 +240,12 @@ impl CertificateAuthority {
     #[must_use]
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.chain == other.chain && self.roots.hashes().eq(other.roots.hashes())
+    }
+
+    /// The newest root of another authority, if members that trust it would refuse what this one issues.
+    #[must_use]
+    pub fn dropped_root(&self, earlier: &Self) -> Option<RootHash> {
+        dropped_root(&earlier.roots, &self.roots, &self.chain, self.not_before)
     }
 
     /// Whether this authority issued an identity, with the intermediates and roots that it has now.

@@ -28,6 +28,7 @@ mod trusted_roots;
 pub(crate) use certificate::{AuthorityFacts, BACKDATE, CertificateFacts, serial_prefix};
 pub use dir::IdentityDir;
 pub use roots::{RootHash, Roots};
+pub(crate) use succession::dropped_root;
 pub use trusted_roots::TrustedRoots;
 
 /// Certificates in one chain file, at most: the member's, three below the root, and four roots.
@@ -85,6 +86,16 @@ pub enum IdentityError {
          federation's maintainers whether a broker was taken over, or join again"
     )]
     NewRoot {
+        /// Hash of the root.
+        sha256: RootHash,
+    },
+    /// A renewal takes the newest trusted root away, and brings none that this one signed.
+    #[error(
+        "the broker no longer names the root {sha256}, the newest one that is trusted here; the new certificate is not \
+         used: install the intermediate of that root on every broker, or ask your federation's maintainers whether a \
+         broker was taken over"
+    )]
+    DroppedRoot {
         /// Hash of the root.
         sha256: RootHash,
     },

@@ -1,5 +1,7 @@
 //! Fuzzes what arrives before anybody is known: tokens, certificates, requests for them, and envelopes.
 
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
@@ -14,6 +16,7 @@ use comity_runtime::sealing::{SealContext, open, public_key, seal};
 use comity_runtime::signing::{IdentityKey, IdentityPublicKey, IdentitySignature};
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::BrokerEndpoints;
+use comity_runtime::{ClusterName, HostName, RootHash, UserName};
 use comity_types::{is_printable, is_printable_text, printable, printable_json, printable_line};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
@@ -52,16 +55,33 @@ fn join_tokens() {
     });
 }
 
+/// Whether a text is a `T`. What was read is written, and reads the same.
+fn reads<T: FromStr + Display + Debug + PartialEq>(text: &str) -> bool {
+    let Ok(read) = text.parse::<T>() else { return false };
+    assert_eq!(read.to_string().parse::<T>().ok(), Some(read));
+    true
+}
+
 #[test]
 fn names_and_addresses() {
-    let key = IdentityKey::generate(&SeededEntropy::new(2)).public().to_string();
-    let valid = vec![id().to_string().into_bytes(), key.into_bytes(), b"b.test:7443".to_vec()];
-    fuzz!("names", valid, |bytes: &[u8]| {
+    let key = IdentityKey::generate(&SeededEntropy::new(2));
+    let voucher = key.vouch("polytechnic", &ClusterName::new("campus").expect("a name"), &key.public());
+    let texts = [
+        id().to_string(),
+        key.public().to_string(),
+        voucher.to_string(),
+        "ab".repeat(32),
+        "b.test:7443,[::1]:1".to_owned(),
+        "LB.example.org".to_owned(),
+        "ada.lovelace".to_owned(),
+    ];
+    fuzz!("names", texts.map(String::into_bytes).to_vec(), |bytes: &[u8]| {
         let Some(text) = text(bytes) else { return false };
         let _ = IdentitySignature::from_bytes(bytes);
-        text.parse::<SpiffeId>().is_ok()
-            || text.parse::<IdentityPublicKey>().is_ok()
-            || text.parse::<BrokerEndpoints>().is_ok()
+        let is_key = reads::<IdentityPublicKey>(text) | reads::<IdentitySignature>(text) | reads::<RootHash>(text);
+        let is_name = reads::<SpiffeId>(text) | reads::<TrustDomain>(text) | reads::<UserName>(text);
+        let is_address = reads::<BrokerEndpoints>(text) | reads::<HostName>(text);
+        is_key || is_name || is_address
     });
 }
 

@@ -12,7 +12,10 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tower::service_fn;
 
 use api::pod_resources_lister_client::PodResourcesListerClient;
-use api::{AllocatableResourcesRequest, ContainerDevices, ListPodResourcesRequest, ListPodResourcesResponse};
+use api::{
+    AllocatableResourcesRequest, AllocatableResourcesResponse, ContainerDevices, ListPodResourcesRequest,
+    ListPodResourcesResponse,
+};
 
 use crate::gpu_resource::is_gpu_unit;
 
@@ -99,8 +102,8 @@ pub enum PodResourcesError {
 pub async fn read_devices(socket: &Path) -> Result<NodeDevices, PodResourcesError> {
     let reading = async {
         let mut kubelet = connect(socket).await?;
-        let offered = kubelet.get_allocatable_resources(AllocatableResourcesRequest {}).await?.into_inner();
-        let offered: BTreeSet<DeviceUnit> = offered.devices.into_iter().flat_map(gpus).collect();
+        let offered = kubelet.get_allocatable_resources(AllocatableResourcesRequest {}).await?;
+        let offered = offered_units(offered.into_inner());
         let mut held = BTreeMap::new();
         // The kubelet looks at one pod after another, so a unit that changes hands meanwhile can appear twice.
         for _ in 0..MOST_LISTS {
@@ -140,6 +143,10 @@ fn gpus(devices: ContainerDevices) -> impl Iterator<Item = DeviceUnit> {
     device_ids.into_iter().filter_map(unit)
 }
 
+fn offered_units(offered: AllocatableResourcesResponse) -> BTreeSet<DeviceUnit> {
+    offered.devices.into_iter().flat_map(gpus).collect()
+}
+
 fn held_units(list: ListPodResourcesResponse) -> BTreeMap<PodName, BTreeSet<DeviceUnit>> {
     let mut held: BTreeMap<PodName, BTreeSet<DeviceUnit>> = BTreeMap::new();
     for pod in list.pod_resources {
@@ -157,5 +164,7 @@ fn has_one_holder_each(held: &BTreeMap<PodName, BTreeSet<DeviceUnit>>) -> bool {
     held.values().flatten().all(|unit| seen.insert(&unit.id))
 }
 
+#[cfg(test)]
+mod fuzz_answers;
 #[cfg(test)]
 mod tests;

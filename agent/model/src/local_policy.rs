@@ -2,6 +2,7 @@
 //! broker.
 
 pub mod borrowing_policy;
+mod peer_lists;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use self::peer_lists::PeerLists;
 use crate::settings::SettingChecks;
 
 /// Most networks in each list of `sharing.egress`.
@@ -184,18 +186,16 @@ impl LocalPolicy {
         if !self.enabled {
             return Err("this cluster does not lend now (sharing.enabled is false)".to_owned());
         }
-        if self.denied_origins.contains(origin) || !is_allowed(&self.allowed_origins, origin) {
-            return Err(format!(
-                "this cluster does not lend to cluster {origin} (sharing.allowedOrigins, sharing.deniedOrigins)"
-            ));
-        }
-        if self.denied_institutions.contains(institution) || !is_allowed(&self.allowed_institutions, institution) {
-            return Err(format!(
-                "this cluster does not lend to institution {institution:?} (sharing.allowedInstitutions, \
-                 sharing.deniedInstitutions)"
-            ));
-        }
-        Ok(())
+        let lists = PeerLists {
+            section: "sharing",
+            relation: "lend to",
+            others: "Origins",
+            allowed: &self.allowed_origins,
+            denied: &self.denied_origins,
+            allowed_institutions: &self.allowed_institutions,
+            denied_institutions: &self.denied_institutions,
+        };
+        lists.check(origin, institution)
     }
 
     /// Longest time a lease may last here, in milliseconds.

@@ -1,5 +1,7 @@
 //! Checks of settings: every invalid value is collected, so that one start reports all of them.
 
+use comity_types::printable_line;
+
 /// A value that a setting cannot have, or a setting without a value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {reason}", self.problem())]
@@ -13,9 +15,9 @@ pub struct InvalidSetting {
 }
 
 impl InvalidSetting {
-    /// Refuses a value of a field.
+    /// Refuses a value of a field. The reason becomes one line: it may quote other names of the configuration.
     pub fn new(field: &'static str, value: impl ToString, reason: impl Into<String>) -> Self {
-        Self { field, value: value.to_string(), reason: reason.into() }
+        Self { field, value: value.to_string(), reason: printable_line(&reason.into()).into_owned() }
     }
 
     /// The field and its value, as in `burst.maxGpus "0" is refused`.

@@ -157,10 +157,11 @@ impl Tasks<'_> {
             gate: GateReview::new(parts.deliveries.node_service.clone(), stores.subscribe()),
             addresses: RemappedAddressesReview::new(Arc::clone(&parts.remap_book)),
             certificate_end: self.metrics.webhook_certificate_not_after.clone(),
+            fence: parts.fence.clone(),
         };
         let registrations = webhook_registrations(self.config);
         let (clock, stop) = (Arc::clone(&parts.clock), self.shutdown.token());
-        self.while_active(reviewers.run(api.client(), settings, registrations, clock, stop));
+        self.shutdown.spawn(reviewers.run(api.client(), settings, registrations, clock, stop));
     }
 
     fn burst(&self, api: &KubernetesApi, access: &BrokerAccess, stores: watch::Sender<RequestedStores>) {

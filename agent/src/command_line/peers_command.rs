@@ -21,7 +21,8 @@ pub(super) enum PeersAction {
     /// Trusts another identity key of a cluster, which was refused because the agent knows another one.
     ///
     /// Ask the operators of that cluster for the key first (comity-agent identity-key prints it there), and not by way
-    /// of the broker. With the key that is known already, the refused one is dropped.
+    /// of the broker. With the key that is known already, the refused one is dropped, and the known one counts as
+    /// accepted.
     #[command(after_long_help = PEERS_ACCEPT_EXAMPLES)]
     Accept(Box<AcceptPeer>),
     /// Forgets a cluster: its next identity key counts as its first.
@@ -135,6 +136,7 @@ mod tests {
             trust,
             institution: "poly".to_owned(),
             since_ms: 1,
+            had_lease: false,
             refused,
         };
         let refused = RefusedKey { identity_key: key(2), at_ms: 2 };

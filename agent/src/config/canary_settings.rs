@@ -9,7 +9,19 @@ use serde::{Deserialize, Serialize};
 /// A minute to a week.
 const EVERY_SECONDS: RangeInclusive<u64> = 60..=604_800;
 
-/// A pod on each node that asks for no GPU and must see none, before the node lends.
+/// Whether guests' NetworkPolicies must be enforced where they run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum NetworkPolicies {
+    /// A node lends once a canary showed that the CNI enforces them there.
+    #[default]
+    Required,
+    /// The cluster's owner accepts that guests reach this cluster's networks.
+    NotEnforced,
+}
+
+/// Pods on each node that prove, before the node lends, that containers see no GPU which they did not ask for, and that
+/// the CNI enforces NetworkPolicies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
 pub struct CanarySettings {
@@ -17,11 +29,13 @@ pub struct CanarySettings {
     pub image: String,
     /// How often each node is proved again.
     pub every_seconds: u64,
+    /// Whether guests' NetworkPolicies must be enforced.
+    pub network_policies: NetworkPolicies,
 }
 
 impl Default for CanarySettings {
     fn default() -> Self {
-        Self { image: String::new(), every_seconds: 86_400 }
+        Self { image: String::new(), every_seconds: 86_400, network_policies: NetworkPolicies::Required }
     }
 }
 

@@ -98,6 +98,14 @@ fn canaries_need_an_image_and_pods() {
     let config = with("kubernetes: {}", "{image: registry.example/canary:1}");
     config.check().unwrap();
     assert_eq!(read(&config.dump()).unwrap(), config);
+    assert_eq!(config.network_policies(), "proved on each node before it lends");
+    let accepted = with("kubernetes: {}", "{image: a, networkPolicies: not-enforced}");
+    assert_eq!(accepted.network_policies(), "not enforced: guests reach this cluster's networks");
+    assert_eq!(
+        read("kubernetes: {}\n").unwrap().network_policies(),
+        "not proved: guests may reach this cluster's networks"
+    );
+    assert_eq!(read("kubernetes: {}\nsharing: {enabled: false}\n").unwrap().network_policies(), "");
     for (source, canary, field) in [
         ("inventoryFile: /tmp/nodes.yaml", "{image: a}", "canaries are pods"),
         ("kubernetes: {}", "{}", "canary.image"),

@@ -114,6 +114,8 @@ fn pod(sample: &Sample<'_>) -> PodName {
 mod tests {
     use std::collections::BTreeMap;
 
+    use comity_fuzz::fuzz;
+
     use super::*;
 
     fn units(count: usize) -> BTreeSet<DeviceUnit> {
@@ -130,6 +132,21 @@ mod tests {
             let text = page.text().unwrap();
             assert_eq!(DevicePage::read(&text).unwrap(), page, "{text}");
         }
+    }
+
+    #[test]
+    fn pages_of_device_readers() {
+        let pod = PodName { namespace: "comity-lease-7".to_owned(), name: "a \"b\" \\ \n".to_owned() };
+        let devices = NodeDevices { offered: units(2), held: BTreeMap::from([(pod, units(1))]) };
+        let page = DevicePage { node: "gpu-1".to_owned(), devices }.text().unwrap();
+        fuzz!("device_page", vec![page.into_bytes()], |bytes: &[u8]| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return false };
+            let Ok(page) = DevicePage::read(text) else { return false };
+            // So no name of a pod or device can add a line.
+            let again = page.text().map(|text| DevicePage::read(&text));
+            assert_eq!(again, Ok(Ok(page)), "a page that was read is written, and reads the same");
+            true
+        });
     }
 
     #[test]

@@ -35,10 +35,11 @@ pub enum ContinuityError {
         /// The institution that vouches now.
         shown: String,
     },
-    /// No more clusters are remembered.
+    /// No more clusters are remembered, and none may be replaced.
     #[error(
-        "this agent remembers {MAX_PEERS} other clusters, so cluster {cluster} is not trusted: list them (comity-agent \
-         peers list), and forget those that are gone (comity-agent peers forget CLUSTER)"
+        "this agent remembers {MAX_PEERS} other clusters, all with leases, vouchers or a person's word, so cluster \
+         {cluster} is not trusted: list them (comity-agent peers list), and forget those that are gone (comity-agent \
+         peers forget CLUSTER)"
     )]
     Full {
         /// The cluster.
@@ -49,13 +50,19 @@ pub enum ContinuityError {
 /// Checks verified keys against what is known of their cluster, and remembers a cluster that is new. A key that is
 /// refused is remembered beside the known one, for the operator.
 ///
+/// A broker can invent clusters, each with a key of its own. When the table is full, a new cluster takes the place of
+/// the newest one that never mattered here, so that inventions replace each other.
+///
 /// # Errors
 /// [`ContinuityError`]; nothing may be sealed for these keys.
 pub fn note(change: &mut Change<'_>, remote: &RemoteKeys, claimed: &str, now_ms: u64) -> Result<(), ContinuityError> {
     let known = change.records().peers.get(&remote.cluster).cloned();
-    match judge(known.as_deref(), change.records().peers.len(), remote, claimed, now_ms) {
+    match judge(known.as_deref(), remote, claimed, now_ms) {
         Ok(None) => Ok(()),
         Ok(Some(record)) => {
+            if known.is_none() && change.records().peers.len() >= MAX_PEERS {
+                make_room(change, &remote.cluster)?;
+            }
             change.put_peer(record);
             Ok(())
         }
@@ -69,10 +76,18 @@ pub fn note(change: &mut Change<'_>, remote: &RemoteKeys, claimed: &str, now_ms:
     }
 }
 
+fn make_room(change: &mut Change<'_>, new: &str) -> Result<(), ContinuityError> {
+    let Some(unused) = change.records().replaceable_peer().map(|peer| peer.cluster.clone()) else {
+        return Err(ContinuityError::Full { cluster: new.to_owned() });
+    };
+    tracing::warn!(cluster = unused, new, "a cluster that never had a lease here is forgotten for a new one");
+    change.drop_peer(&unused);
+    Ok(())
+}
+
 /// The record to keep from now on, if it is not the known one.
 fn judge(
     known: Option<&PeerRecord>,
-    peers: usize,
     remote: &RemoteKeys,
     claimed: &str,
     now_ms: u64,
@@ -85,15 +100,11 @@ fn judge(
         trust,
         institution: institution.to_owned(),
         since_ms: now_ms,
+        had_lease: known.is_some_and(|known| known.had_lease),
         refused: None,
     };
     let vouching = remote.institution.as_deref();
-    let Some(known) = known else {
-        if peers >= MAX_PEERS {
-            return Err(ContinuityError::Full { cluster: cluster() });
-        }
-        return Ok(Some(fresh(vouching.unwrap_or(claimed))));
-    };
+    let Some(known) = known else { return Ok(Some(fresh(vouching.unwrap_or(claimed)))) };
     let is_same_key = known.identity_key == remote.identity_key;
     match vouching {
         Some(shown) if known.vouched_institution().is_some_and(|before| before != shown) => {
@@ -140,7 +151,8 @@ pub enum DecisionError {
     },
 }
 
-/// Accepts, by a person's decision, the key that was refused; or keeps the known one and drops the refused one.
+/// Accepts, by a person's decision, the key that was refused; or keeps the known one and drops the refused one. What a
+/// voucher proves stays vouched for; any other cluster is one that a person accepted.
 ///
 /// # Errors
 /// [`DecisionError`]; nothing is then changed.
@@ -153,11 +165,11 @@ pub fn accept(
     let known = change.records().peers.get(cluster).cloned();
     let known = known.ok_or_else(|| DecisionError::Unknown { cluster: cluster.to_owned() })?;
     let decided = if known.identity_key == key {
-        PeerRecord { refused: None, ..PeerRecord::clone(&known) }
+        let trust = if known.trust == Trust::Voucher { Trust::Voucher } else { Trust::Accepted };
+        PeerRecord { trust, refused: None, ..PeerRecord::clone(&known) }
     } else if known.refused.is_some_and(|refused| refused.identity_key == key) {
-        let institution = known.institution.clone();
-        let cluster = cluster.to_owned();
-        PeerRecord { cluster, identity_key: key, trust: Trust::Accepted, institution, since_ms: now_ms, refused: None }
+        let (trust, since_ms) = (Trust::Accepted, now_ms);
+        PeerRecord { identity_key: key, trust, since_ms, refused: None, ..PeerRecord::clone(&known) }
     } else {
         let known = known.identity_key;
         return Err(DecisionError::NotShown { cluster: cluster.to_owned(), known, key });

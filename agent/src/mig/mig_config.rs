@@ -35,7 +35,7 @@ pub(crate) struct MigConfigs {
 }
 
 /// Some devices of one configuration.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct ConfigBlock {
     /// PCI ids, which the agent cannot see.
@@ -47,7 +47,7 @@ struct ConfigBlock {
     mig_devices: Option<ProfileCounts>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
 enum ConfigDevices {
     Listed(Vec<usize>),
@@ -107,6 +107,11 @@ impl MigConfigs {
     /// Names of the agent's own configurations.
     pub(crate) fn own_names(&self) -> impl Iterator<Item = &str> {
         self.configs.keys().map(String::as_str).filter(|name| name.starts_with(OWN_PREFIX))
+    }
+
+    /// The configurations of others, by name.
+    fn others(&self) -> impl Iterator<Item = (&String, &Vec<ConfigBlock>)> {
+        self.configs.iter().filter(|(name, _)| !name.starts_with(OWN_PREFIX))
     }
 
     /// The lines of a configuration of the agent, if the text has it.
@@ -179,10 +184,7 @@ pub(crate) fn with_own(text: &str, counts: &NodeCounts, kept: &BTreeSet<String>)
     block.push_str(&lines(&name, counts, indent));
     let text = format!("{head}{BLOCK_BEGIN}\n{block}{BLOCK_END}\n{tail}");
     let after = MigConfigs::read(&text)?;
-    let others = |configs: &MigConfigs| -> Vec<String> {
-        configs.configs.keys().filter(|name| !name.starts_with(OWN_PREFIX)).cloned().collect()
-    };
-    if others(&before) != others(&after) || !after.configs.contains_key(&name) {
+    if !before.others().eq(after.others()) || !after.configs.contains_key(&name) {
         return Err("the text cannot be changed without a change of other configurations".to_owned());
     }
     Ok((text, name))
@@ -214,6 +216,8 @@ fn around_block(text: &str) -> Result<(String, String, usize), String> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_fuzz::fuzz;
+
     use super::*;
 
     const OWNERS: &str = r#"# ours
@@ -285,6 +289,27 @@ mig-configs:
         assert_eq!(configs.counts(&other, 3, h100()), Ok(second.clone()));
         let (only, _) = with_own(&both, &second, &BTreeSet::new()).unwrap();
         assert_eq!(MigConfigs::read(&only).unwrap().own_names().collect::<Vec<_>>(), [other]);
+    }
+
+    #[test]
+    fn texts_of_the_mig_manager() {
+        let counts = vec![cut(&[("3g.40gb", 2)]), None];
+        let (with_block, name) = with_own(OWNERS, &counts, &BTreeSet::new()).unwrap();
+        let valid = [OWNERS.to_owned(), with_block].map(String::into_bytes).to_vec();
+        let board = h100();
+        fuzz!("mig_configs", valid, move |bytes: &[u8]| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return false };
+            let Ok(before) = MigConfigs::read(text) else { return false };
+            for name in before.configs.keys() {
+                let read = before.counts(name, 2, board);
+                assert!(read.is_err() || read.is_ok_and(|counts| counts.len() == 2), "each device has its counts");
+            }
+            let Ok((text, own)) = with_own(text, &counts, &BTreeSet::from([name.clone()])) else { return false };
+            let after = MigConfigs::read(&text).expect("what the agent writes can be read");
+            assert_eq!((own.as_str(), after.counts(&own, 2, board)), (name.as_str(), Ok(counts.clone())));
+            assert!(after.others().eq(before.others()), "the owner's configurations stay");
+            true
+        });
     }
 
     #[test]

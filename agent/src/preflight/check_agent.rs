@@ -11,6 +11,7 @@ use crate::services::local_api::{SOCKET, Status, fetch_status};
 
 const AGENT_CHECK: &str = "agent";
 const DEVICES_CHECK: &str = "devices";
+const CANARIES_CHECK: &str = "canaries";
 const IDENTITIES_CHECK: &str = "identity keys";
 const HANDSHAKES_CHECK: &str = "handshakes";
 
@@ -29,6 +30,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
         },
     });
     list.extend(status.as_ref().ok().and_then(|status| device_readers(config, status)));
+    list.extend(status.as_ref().ok().and_then(unproved_nodes));
     list.extend(status.as_ref().ok().and_then(refused_identities));
     list.extend(status.as_ref().into_iter().flat_map(failed_handshakes));
     list.push(match status {
@@ -67,6 +69,13 @@ fn failed_handshakes(status: &Status) -> impl Iterator<Item = Check> {
             "see what the code in brackets means in docs/errors.md; the clusters try again by themselves",
         )
     })
+}
+
+/// Nodes that lend nothing, with the reason of the first; `None` if there are none.
+fn unproved_nodes(status: &Status) -> Option<Check> {
+    let (node, reason) = status.unproved.first_key_value()?;
+    let detail = format!("nodes that lend nothing: {}; {node}: {reason}", status.unproved.len());
+    Some(Check::warning(CANARIES_CHECK, detail, "kubectl -n comity-canary get pods; docs/sharing.md has the reasons"))
 }
 
 /// Whether all device readers answer; `None` on a host without Kubernetes.
@@ -113,6 +122,15 @@ mod tests {
         let failed: Vec<Check> = failed_handshakes(&status).collect();
         assert!(failed.len() == 1 && failed[0].result == Outcome::Failed, "{failed:?}");
         assert!(failed[0].detail.contains("peer-6") && failed[0].detail.ends_with(reason), "{failed:?}");
+    }
+
+    #[test]
+    fn nodes_that_lend_nothing_are_told_with_a_reason() {
+        let mut status = Status::default();
+        assert!(unproved_nodes(&status).is_none());
+        status.unproved = ["gpu-1", "gpu-2"].map(|node| (node.to_owned(), "open".to_owned())).into();
+        let told = unproved_nodes(&status).unwrap();
+        assert_eq!((told.result, told.detail.as_str()), (Outcome::Warning, "nodes that lend nothing: 2; gpu-1: open"));
     }
 
     #[test]

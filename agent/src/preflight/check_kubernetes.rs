@@ -10,7 +10,9 @@ use kube::Client;
 
 use super::capacity::{Capacity, any_salt};
 use super::check_rights::ConfigMapName;
-use super::{check_inventory, check_policies, check_rights, check_runtime_class, check_webhook};
+use super::{
+    check_inventory, check_network_policies, check_policies, check_rights, check_runtime_class, check_webhook,
+};
 use crate::config::Config;
 use crate::mig::mig_keeper::{MigChannels, check_configs, preview};
 use crate::mig::mig_settings::MigSettings;
@@ -91,6 +93,9 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
             Check::failed(NODES_CHECK, detail, "look at the load of the API server")
         }
     });
+    if config.sharing.enabled && capacity.is_some_and(|capacity| capacity.devices > 0) {
+        list.push(check_network_policies::check(&api.client(), config.canary.as_ref()).await);
+    }
     capacity
 }
 

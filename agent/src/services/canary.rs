@@ -1,14 +1,21 @@
-//! Proves that containers which ask for no GPU see none (`canary`), on each node before the node lends.
+//! Proves each node before it lends (`canary`): containers that ask for no GPU see none, and the CNI enforces
+//! NetworkPolicies.
 //!
 //! Where NVIDIA's container runtime is the default, `NVIDIA_VISIBLE_DEVICES=all` gives a container every GPU of the
 //! node, unless `accept-nvidia-visible-devices-envvar-when-unprivileged` is false. Admission policies refuse the
 //! variable in pods, and cannot see it in images. So a pod of an image that sets it looks for devices on each node.
 //!
+//! What guests reach is restricted by NetworkPolicies, which nothing but the CNI enforces. So the pod, whose egress a
+//! NetworkPolicy denies, also tries to connect to the API server. It must not connect while its control, a pod without
+//! such a policy, does: otherwise a network that is down would look like an enforced policy.
+//!
 //! The finished pods are the record, so a restart of the agent proves nothing twice. A node that is not proved is
 //! offered as unschedulable: its leases go on, and no new one is placed there.
 
+mod canary_pair;
 mod canary_plan;
 mod canary_pod;
+mod canary_policy;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +23,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::api::within_limit;
 use comity_agent_kubernetes::object_events::{node_reference, publish_event};
-use comity_agent_kubernetes::own_pods::{OwnPods, PodNamespace};
+use comity_agent_kubernetes::own_pods::OwnPods;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
@@ -31,12 +38,14 @@ use kube::{Api, Client, ResourceExt as _};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::CanarySettings;
-use canary_plan::{CanaryPlan, LendingNode, plan};
-use canary_pod::{CanaryMaker, CanaryPod};
+use crate::config::{CanarySettings, NetworkPolicies};
+use canary_pair::Finding;
+use canary_plan::{CanaryPlan, LendingNode, ProofRules, plan};
+use canary_pod::{CanaryMaker, CanaryPod, Role};
 
-/// Namespace of the pods.
-pub const CANARY_NAMESPACE: PodNamespace = PodNamespace { name: "comity-canary", manifest: "deploy/agent/canary.yaml" };
+pub use canary_pod::CANARY_NAMESPACE;
+pub use canary_policy::check_policy;
+
 /// How often the plan is made without a change.
 const CANARY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long the offer waits at the start until nodes and canaries are read.
@@ -76,6 +85,7 @@ pub async fn run(mut context: CanaryContext, results: CanaryResults, stop: Cance
     let mut prover = Prover::new(&context, results);
     let mut pod_events = prover.own.events();
     let (mut nodes, mut pods) = (WatchCache::<(String, LendingNode)>::default(), WatchCache::<CanaryPod>::default());
+    let rules = ProofRules { every: context.settings.every(), roles: roles(context.settings.network_policies) };
     let began = context.clock.elapsed();
     loop {
         let is_changed = tokio::select! {
@@ -103,7 +113,7 @@ pub async fn run(mut context: CanaryContext, results: CanaryResults, stop: Cance
             let lending = nodes.facts().filter(|(id, _)| offered.contains(id.as_str())).map(|(_, node)| node.clone());
             let lending: Vec<LendingNode> = lending.collect();
             let canaries: Vec<&CanaryPod> = pods.facts().collect();
-            let mut plan = plan(&lending, &canaries, context.clock.unix_ms(), context.settings.every());
+            let mut plan = plan(&lending, &canaries, context.clock.unix_ms(), rules);
             let refused = prover.carry_out(&plan).await;
             plan.note_refused(&refused);
             prover.publish(&inventory, plan.unproved.clone());
@@ -112,6 +122,15 @@ pub async fn run(mut context: CanaryContext, results: CanaryResults, stop: Cance
             let reason = "its canary cannot be read; apply deploy/agent/canary.yaml";
             prover.publish(&inventory, offered.into_iter().map(|id| (id.to_owned(), reason.to_owned())).collect());
         }
+    }
+}
+
+/// The canaries of a pair.
+const fn roles(policies: NetworkPolicies) -> &'static [Role] {
+    match policies {
+        // The control first: it is to run when the other one does.
+        NetworkPolicies::Required => &[Role::Control, Role::Restricted],
+        NetworkPolicies::NotEnforced => &[Role::Restricted],
     }
 }
 
@@ -129,10 +148,11 @@ struct Prover {
     client: Client,
     own: OwnPods,
     maker: CanaryMaker,
+    policies: NetworkPolicies,
     salt: NodeSalt,
     results: CanaryResults,
-    /// Exposed nodes with the reason in their event.
-    told: BTreeMap<String, String>,
+    /// Nodes with a finding, of which an event was written.
+    told: BTreeMap<String, Finding>,
 }
 
 impl Prover {
@@ -140,20 +160,21 @@ impl Prover {
         let maker = CanaryMaker { image: context.settings.image.clone(), runtime_class: context.runtime_class.clone() };
         let (client, salt) = (context.client.clone(), context.salt.clone());
         let own = OwnPods::new(client.clone(), CANARY_NAMESPACE, "nodes may not be proved");
-        Self { client, own, maker, salt, results, told: BTreeMap::new() }
+        let policies = context.settings.network_policies;
+        Self { client, own, maker, policies, salt, results, told: BTreeMap::new() }
     }
 
-    /// Writes an event on each node where a canary saw GPUs, once for each reason.
+    /// Writes an event on each node with a finding, once for each.
     async fn tell(&mut self, plan: &CanaryPlan) {
-        self.told.retain(|node, _| plan.exposed.contains(node));
-        for (node, reason) in plan.unproved.iter().filter(|(node, _)| plan.exposed.contains(*node)) {
-            if self.told.insert(node.clone(), reason.clone()).as_ref() == Some(reason) {
+        self.told.retain(|node, _| plan.findings.contains_key(node));
+        for (node, finding) in &plan.findings {
+            if self.told.insert(node.clone(), finding.clone()).as_ref() == Some(finding) {
                 continue;
             }
             let event = Event {
                 type_: EventType::Warning,
-                reason: "ComityGpusExposed".to_owned(),
-                note: Some(format!("this node is not lent: {reason}")),
+                reason: finding.event_reason().to_owned(),
+                note: Some(format!("this node is not lent: {finding}")),
                 action: "Prove".to_owned(),
                 secondary: None,
             };
@@ -162,13 +183,25 @@ impl Prover {
         }
     }
 
-    /// Returns the nodes whose canary could not be made, with the reason.
+    /// Returns the nodes whose canaries could not be made, with the reason.
     async fn carry_out(&mut self, plan: &CanaryPlan) -> BTreeMap<String, String> {
         for pod in &plan.delete {
             self.own.delete(&pod.name, &pod.uid).await;
         }
         let mut refused = BTreeMap::new();
+        if plan.make.is_empty() {
+            return refused;
+        }
+        if self.policies == NetworkPolicies::Required
+            && let Err(reason) = check_policy(&self.client).await
+        {
+            return plan.make.iter().map(|wanted| (wanted.node.clone(), reason.clone())).collect();
+        }
         for wanted in &plan.make {
+            // Without the first of a pair, the other one would prove nothing.
+            if refused.contains_key(&wanted.node) {
+                continue;
+            }
             if let Some(reason) = self.own.make(self.maker.pod(wanted)).await {
                 refused.insert(wanted.node.clone(), reason);
             }
@@ -194,7 +227,7 @@ impl Prover {
                 }
             }
             for node in before.keys().filter(|node| !unproved.contains_key(*node)) {
-                tracing::info!(node, "this node is lent: its containers see no GPUs that they did not ask for");
+                tracing::info!(node, "this node is lent: its canaries found nothing");
             }
             let differs = **before != unproved;
             if differs {

@@ -104,7 +104,10 @@ pub struct Status {
     pub lent: BTreeMap<String, String>,
     /// Usable borrowed leases, with the loopback address of the donor's API, or the name of the node.
     pub borrowed: BTreeMap<String, String>,
-    /// Nodes that lend nothing until their canary finishes or sees no GPU, with the reason.
+    /// Whether the NetworkPolicies of guests are enforced here, in words; empty without guests.
+    #[serde(default)]
+    pub network_policies: String,
+    /// Nodes that lend nothing until their canaries finish and find nothing, with the reason.
     #[serde(default)]
     pub unproved: BTreeMap<String, String>,
     /// Device readers.
@@ -134,6 +137,8 @@ pub struct Shown {
     pub parts: Parts,
     /// The newest desired state.
     pub desired: watch::Receiver<Update>,
+    /// Whether the NetworkPolicies of guests are enforced here, in words.
+    pub network_policies: &'static str,
     /// Nodes that may not lend yet.
     pub unproved: watch::Receiver<Unproved>,
     /// Devices and their holders.
@@ -181,7 +186,7 @@ pub fn serve(
 }
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
-    let Shown { parts, desired, unproved, devices } = shown;
+    let Shown { parts, desired, network_policies, unproved, devices } = shown;
     let Parts { member, store, tunnels, connections, networks, remap_book, failures, .. } = parts;
     let records = store.records();
     let (connected, revision, peerings) = {
@@ -214,6 +219,7 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         remapped: remapped(&remap_book.subscribe().borrow()),
         lent: lent.map(|record| (record.lease.to_string(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
+        network_policies: network_policies.to_owned(),
         unproved: BTreeMap::clone(&unproved.borrow()),
         device_readers: devices.borrow().readers(),
         refused_identities: refused_identities(&records),

@@ -8,17 +8,16 @@ use comity_agent_model::desired::Update;
 use comity_agent_model::status_reasons::reasons;
 use comity_agent_state::store::StoreError;
 use comity_proto::v1::agent_message::Body;
-use comity_proto::v1::agent_service_client::AgentServiceClient;
 use comity_proto::v1::broker_message::Body as FromBroker;
 use comity_proto::{error_detail, v1};
-use comity_runtime::telemetry::TraceInjector;
 use comity_runtime::{BrokerEndpoints, tls};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 
-use super::{AckOutcome, Event, MAX_MESSAGE_BYTES, Offered, Shared};
+use super::broker_stream::{self, BROKER_MESSAGE_LIMIT};
+use super::{AckOutcome, Event, Offered, Shared};
 use crate::reconcile::parts::Parts;
 use crate::uplink::acks::{self, AckWait};
 
@@ -113,9 +112,6 @@ struct Session<'a> {
 impl Session<'_> {
     async fn stream(&mut self, brokers: &BrokerEndpoints, events: &mpsc::Sender<Event>) -> Result<(), SessionError> {
         let channel = tls::connect(brokers, &self.shared.tls);
-        let mut client = AgentServiceClient::with_interceptor(channel, TraceInjector)
-            .max_decoding_message_size(MAX_MESSAGE_BYTES)
-            .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let (sender, receiver) = mpsc::channel(SENDING);
         let hello = v1::Hello {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -125,9 +121,10 @@ impl Session<'_> {
         let _ = sender.try_send(message(0, Body::Hello(hello)));
         let fence = self.shared.parts.fence.clone();
         // The transport takes messages by itself, also after a pause of this process.
-        let opening = client.connect(ReceiverStream::new(receiver).take_while(move |_| fence.is_open()));
+        let outgoing = ReceiverStream::new(receiver).take_while(move |_| fence.is_open());
+        let opening = broker_stream::open(channel, &BROKER_MESSAGE_LIMIT, outgoing);
         let mut incoming =
-            tokio::time::timeout(WELCOME_WITHIN, opening).await.map_err(|_| SessionError::NoWelcome)??.into_inner();
+            tokio::time::timeout(WELCOME_WITHIN, opening).await.map_err(|_| SessionError::NoWelcome)??;
         let mut records = self.shared.parts.store.subscribe();
         let mut nodes = self.shared.nodes.clone();
         let mut service = self.shared.parts.deliveries.node_service.clone();
@@ -232,8 +229,7 @@ impl Session<'_> {
     async fn welcome(&mut self, welcome: &v1::Welcome, events: &mpsc::Sender<Event>) {
         self.heartbeat = Duration::from_millis(welcome.heartbeat_interval_ms.clamp(HEARTBEAT.0, HEARTBEAT.1));
         self.shared.offer.lock().await.welcomed(welcome.offer_generation);
-        let outage_grace_ms = welcome.outage_grace_ms.min(MAX_OUTAGE_GRACE_MS);
-        if outage_grace_ms > 0 {
+        if let Some(outage_grace_ms) = outage_grace(welcome) {
             self.shared.outage_grace_ms.send_replace(outage_grace_ms);
             let kept = self.shared.parts.store.keep_soon("outage-grace-ms", outage_grace_ms.to_be_bytes().to_vec());
             if let Err(error) = kept.await {
@@ -290,4 +286,26 @@ impl Session<'_> {
 fn message(message_id: u64, body: Body) -> v1::AgentMessage {
     let traceparent = comity_runtime::telemetry::current_traceparent().unwrap_or_default();
     v1::AgentMessage { message_id, body: Some(body), traceparent }
+}
+
+/// The outage grace that the agent takes over from a broker, in milliseconds; `None`: it keeps the one that it has.
+fn outage_grace(welcome: &v1::Welcome) -> Option<u64> {
+    Some(welcome.outage_grace_ms.min(MAX_OUTAGE_GRACE_MS)).filter(|grace_ms| *grace_ms > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broker_grants_an_endless_outage_grace() {
+        let taken = |outage_grace_ms| outage_grace(&v1::Welcome { outage_grace_ms, ..v1::Welcome::default() });
+        assert_eq!(taken(0), None);
+        for honest in [1, 24 * 3_600 * 1_000, MAX_OUTAGE_GRACE_MS] {
+            assert_eq!(taken(honest), Some(honest));
+        }
+        for endless in [MAX_OUTAGE_GRACE_MS + 1, u64::MAX] {
+            assert_eq!(taken(endless), Some(30 * 24 * 3_600 * 1_000), "{endless}");
+        }
+    }
 }

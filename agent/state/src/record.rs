@@ -324,6 +324,10 @@ pub struct Outgoing {
 /// would make every later lease look outdated.
 pub const MAX_FENCE_STEP: u64 = 1 << 26;
 
+/// Largest message id that is continued from: a million messages each second reach it after 70,000 years, so a larger
+/// one is damage, and would overflow.
+pub(crate) const MAX_MESSAGE_ID: u64 = 1 << 61;
+
 /// All records of an agent. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Records {
@@ -359,6 +363,20 @@ impl Records {
     pub fn grants(&self) -> Grants {
         let in_force = self.donors.values().filter(|record| !record.removed);
         Grants(in_force.filter_map(|record| Some((record.slice(), record.grant.clone()?))).collect())
+    }
+
+    /// The cluster that a new one may replace when [`MAX_PEERS`] are remembered: the newest of those that this agent
+    /// trusts by nothing but their first use, with no lease ever, and without a peering now. Whoever invents clusters
+    /// to have a true one forgotten, and shows a key of its own for it, gets no more than at the first use of that
+    /// cluster.
+    #[must_use]
+    pub fn replaceable_peer(&self) -> Option<&PeerRecord> {
+        let connected: BTreeSet<&str> =
+            self.peerings.values().filter_map(|record| Some(record.remote.as_ref()?.cluster.as_str())).collect();
+        let unused = self.peers.values().map(|peer| &**peer).filter(|peer| {
+            peer.trust == Trust::FirstUse && !peer.had_lease && !connected.contains(peer.cluster.as_str())
+        });
+        unused.max_by_key(|peer| peer.since_ms)
     }
 
     /// The record of one epoch.

@@ -4,7 +4,7 @@
 //! it before it publishes a change, so a successor knows everything that this process acted on.
 
 #[cfg(test)]
-mod fuzz_image;
+pub(crate) mod fuzz_image;
 mod state_files;
 mod state_image;
 

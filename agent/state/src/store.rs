@@ -22,7 +22,7 @@ pub use change::Change;
 
 use crate::record::{Records, SecretBlob};
 use crate::state_copy::{StateCopy, StateCopyError, StateFiles, StateImage};
-use tables::{BLOBS, META};
+use tables::{BLOBS, META, NEXT_MESSAGE_ID};
 
 /// Most unacknowledged messages; the outbox holds only the newest of each subject.
 pub const MAX_OUTBOX: usize = 4_096;
@@ -352,7 +352,7 @@ impl Inner {
         self.copy_state(&records, reserved, None)?;
         let write = || -> Result<(), redb::Error> {
             let transaction = self.database.begin_write()?;
-            transaction.open_table(META)?.insert("next-message-id", reserved)?;
+            transaction.open_table(META)?.insert(NEXT_MESSAGE_ID, reserved)?;
             transaction.commit()?;
             Ok(())
         };
@@ -423,5 +423,7 @@ fn database(operation: &'static str, path: &Path, source: impl Into<redb::Error>
     StoreError::Database { operation, path: path.to_owned(), source: Box::new(source.into()) }
 }
 
+#[cfg(test)]
+mod fuzz_records;
 #[cfg(test)]
 mod tests;

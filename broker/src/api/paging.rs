@@ -80,6 +80,8 @@ impl Page {
 
 #[cfg(test)]
 mod tests {
+    use comity_fuzz::fuzz;
+
     use super::*;
 
     fn parse_number(text: &str) -> Result<u32, Refusal> {
@@ -101,6 +103,24 @@ mod tests {
             }
         }
         assert_eq!(seen, (0..8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn tokens_of_pages() {
+        let parse = |token: String| Page::parse(Some(v1::PageRequest { size: 1, token }), "numbers");
+        let valid = ["numbers 3", "numbers campus", "numbers "].map(|text| text.as_bytes().to_vec()).to_vec();
+        // The text is edited, not its base64, which would seldom decode.
+        fuzz!("page_token", valid, move |bytes: &[u8]| {
+            if let Err(refusal) = parse(String::from_utf8_lossy(bytes).into_owned()) {
+                assert_eq!(refusal.field, "page.token");
+            }
+            let token = URL_SAFE_NO_PAD.encode(bytes);
+            let Ok(page) = parse(token.clone()) else { return false };
+            let Ok(Some(key)) = page.after(|key| Ok::<_, Refusal>(key.to_owned())) else { return false };
+            let (items, info) = page.take([(key.clone(), ()), (key, ())].into_iter(), 7);
+            assert_eq!((items.len(), info.next_token), (1, token), "a page that ends with this key has this token");
+            true
+        });
     }
 
     #[test]

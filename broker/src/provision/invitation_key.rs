@@ -5,6 +5,7 @@ use std::path::Path;
 
 use comity_runtime::atomic_file::{self, FileError, PRIVATE};
 use comity_runtime::entropy::Entropy;
+use comity_runtime::private_files;
 use comity_runtime::secret::Secret;
 use sha2::{Digest as _, Sha256};
 use zeroize::Zeroizing;
@@ -28,12 +29,13 @@ impl InvitationKey {
         Self(Secret::new(*key))
     }
 
-    /// Reads the key.
+    /// Reads the key. Refuses one that other users can read or change: any of them could make every join token.
     ///
     /// # Errors
-    /// [`ConfigError`] if the file is missing or holds no key.
+    /// [`ConfigError`] if the file is missing, not private, or holds no key.
     pub fn load(data: &Path) -> Result<Self, ConfigError> {
         let path = invitation_key_file(data);
+        private_files::check(&path)?;
         let text = Zeroizing::new(atomic_file::read_bounded(&path, FILE_MAX_BYTES)?);
         let text = std::str::from_utf8(&text).unwrap_or_default();
         Self::from_hex(text.trim_end()).ok_or_else(|| {
@@ -99,5 +101,20 @@ mod tests {
 
         std::fs::write(invitation_key_file(data.path()), "abcd").unwrap();
         assert!(InvitationKey::load(data.path()).unwrap_err().to_string().contains("64 hexadecimal digits"));
+    }
+
+    #[test]
+    fn invitation_key_is_readable_for_others() {
+        let data = tempfile::tempdir().unwrap();
+        InvitationKey::draw(&SystemEntropy).save(data.path()).unwrap();
+        let path = invitation_key_file(data.path());
+        let set = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        for open in [0o604, 0o602, 0o644] {
+            set(open);
+            let error = InvitationKey::load(data.path()).unwrap_err().to_string();
+            assert!(error.ends_with(&format!("run: chmod go= {}", path.display())), "{error}");
+        }
+        set(0o400);
+        InvitationKey::load(data.path()).unwrap();
     }
 }

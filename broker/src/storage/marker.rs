@@ -75,20 +75,25 @@ impl Marker {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
+        Self::parse(path, &text, id).map(Some)
+    }
+
+    /// Reads and checks the marker's text; `path` is for the errors only.
+    fn parse(path: PathBuf, text: &[u8], id: u64) -> Result<Self, StorageError> {
         let damaged = |error| StorageError::damaged(&path, error);
         // A later format may have other fields, so these two are read first.
-        let head: MarkerHead = serde_json::from_slice(&text).map_err(damaged)?;
+        let head: MarkerHead = serde_json::from_slice(text).map_err(damaged)?;
         if head.product != PRODUCT {
             return Err(StorageError::damaged(path, format!("it is of {:?}", head.product)));
         }
         if head.format > DATA_DIR_FORMAT {
             return Err(StorageError::FromTheFuture { path, found: head.format, known: DATA_DIR_FORMAT });
         }
-        let marker: Self = serde_json::from_slice(&text).map_err(damaged)?;
+        let marker: Self = serde_json::from_slice(text).map_err(damaged)?;
         if marker.broker != id {
             return Err(StorageError::OtherBroker { path, found: marker.broker, wanted: id });
         }
-        Ok(Some(marker))
+        Ok(marker)
     }
 
     pub(super) fn write(&self, data: &Path) -> Result<(), StorageError> {
@@ -161,7 +166,42 @@ impl DiskIdentity {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_fuzz::fuzz;
+
     use super::*;
+    use crate::storage::{peer_starts, reached};
+
+    #[test]
+    fn small_files_of_the_data_directory() {
+        let mut marker = Marker::fresh(1, Some(GroupId::draw()));
+        marker.begin_start();
+        marker.lost = Some("the log ends before a snapshot".to_owned());
+        marker.replaces.push(GroupId::draw());
+        let peers = serde_json::json!({ "2": { "incarnation": Incarnation::draw(), "start": StartId::draw() } });
+        let valid = vec![
+            serde_json::to_vec(&marker).unwrap(),
+            peers.to_string().into_bytes(),
+            br#"{"term": 3, "index": 7}"#.to_vec(),
+        ];
+        fuzz!("broker_file", valid, |bytes: &[u8]| {
+            let parse = |text: &[u8]| Marker::parse("data/format".into(), text, 1);
+            let is_marker = match parse(bytes) {
+                Ok(mut marker) => {
+                    marker.begin_start();
+                    assert!(marker.starts.len() <= MAX_STARTS, "{} starts are kept", marker.starts.len());
+                    let written = serde_json::to_vec(&marker).expect("written");
+                    let again = parse(&written).expect("a marker that was read can be written, and read again");
+                    assert_eq!(serde_json::to_vec(&again).expect("written"), written, "nothing is lost");
+                    true
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains("data/format"), "{error}");
+                    false
+                }
+            };
+            is_marker || reached::parse(bytes).is_some() || !peer_starts::parse(bytes).is_empty()
+        });
+    }
 
     #[test]
     fn a_directory_belongs_to_one_broker() {

@@ -25,7 +25,7 @@ pub(crate) struct PeerStarts {
 }
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Known {
+pub(super) struct Known {
     incarnation: Incarnation,
     start: StartId,
 }
@@ -34,10 +34,7 @@ impl PeerStarts {
     /// Reads the file. An unreadable file proves nothing, and is replaced by the next write.
     pub(super) fn open(data: &Path) -> Self {
         let path = data.join(PEERS_FILE);
-        let known = atomic_file::read_bounded(&path, MAX_PEERS_BYTES)
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
+        let known = atomic_file::read_bounded(&path, MAX_PEERS_BYTES).map(|bytes| parse(&bytes)).unwrap_or_default();
         Self { path, known: Arc::new(Mutex::new(known)) }
     }
 
@@ -60,6 +57,10 @@ impl PeerStarts {
         *known = next;
         Ok(true)
     }
+}
+
+pub(super) fn parse(bytes: &[u8]) -> BTreeMap<u64, Known> {
+    serde_json::from_slice(bytes).unwrap_or_default()
 }
 
 #[cfg(test)]

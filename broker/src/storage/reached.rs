@@ -31,10 +31,7 @@ impl Reached {
     /// Reads the record; an unreadable one counts as none, because it proves no loss.
     pub(super) fn open(data: &Path) -> Self {
         let path = data.join(REACHED_FILE);
-        let place = atomic_file::read_bounded(&path, MAX_REACHED_BYTES)
-            .ok()
-            .and_then(|bytes| serde_json::from_slice(&bytes).ok())
-            .unwrap_or_default();
+        let place = atomic_file::read_bounded(&path, MAX_REACHED_BYTES).ok().and_then(|bytes| parse(&bytes));
         Self { path, place: Arc::new(Mutex::new(place)) }
     }
 
@@ -64,6 +61,10 @@ impl Reached {
         *known = place;
         Ok(())
     }
+}
+
+pub(super) fn parse(bytes: &[u8]) -> Option<LogPosition> {
+    serde_json::from_slice(bytes).unwrap_or_default()
 }
 
 #[cfg(test)]

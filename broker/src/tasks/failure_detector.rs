@@ -75,6 +75,7 @@ mod tests {
             offer: None,
             health: comity_core::health::Health::default(),
             last_fencing_token: 0,
+            refused_donors: BTreeMap::new(),
             revision: 1,
         };
         let mut records = Records::default();

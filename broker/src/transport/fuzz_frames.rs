@@ -14,7 +14,10 @@ use crate::replication::command_codec::encode_command;
 use crate::replication::entry_codec;
 use crate::replication::proposal::Proposal;
 use crate::replication::types::{Entry, LogId, Proposed, Vote};
-use crate::transport::frame::{SnapshotHeader, TransferMessage, VoteMessage, decode, decode_append, encode_append};
+use crate::transport::frame::{
+    SnapshotHeader, TransferMessage, VoteMessage, decode, decode_append, encode, encode_append,
+};
+use crate::transport::{ForwardReply, ForwardRequest};
 
 fn at(index: u64) -> LogId {
     LogId::new(CommittedLeaderId::new(3), index)
@@ -38,8 +41,16 @@ fn frames_of_brokers() {
         leader_commit: Some(at(6)),
     };
     let append = encode_append(&append).expect("a frame").encode_to_vec();
-    fuzz!("raft_frame", vec![append], |bytes: &[u8]| {
+    let proposal = Proposal::of_leader(1, Command::Expire(Expire {}));
+    let forwarded = encode(&ForwardRequest::Propose { proposal, timeout_ms: 9 }).expect("a frame").encode_to_vec();
+    fuzz!("raft_frame", vec![append, forwarded], |bytes: &[u8]| {
         let Ok(frame) = Frame::decode(bytes) else { return false };
+        if let Ok(forwarded) = decode::<ForwardRequest>(&frame.payload) {
+            let again = encode(&forwarded).expect("what was read can be written");
+            decode::<ForwardRequest>(&again.payload).expect("and read again");
+            return true;
+        }
+        let _ = decode::<ForwardReply>(&frame.payload);
         let _ = decode::<VoteMessage>(&frame.payload);
         let _ = decode::<TransferMessage>(&frame.payload);
         let _ = decode::<SnapshotHeader>(&frame.payload);

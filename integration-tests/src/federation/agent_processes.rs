@@ -56,6 +56,14 @@ impl Federation {
         process.kill().await
     }
 
+    /// Kills an agent and starts it again; `change` gets the additional sections of its configuration and returns others.
+    pub async fn reconfigure_agent(&mut self, cluster: &str, change: impl FnOnce(&str) -> String) -> Result<()> {
+        self.kill_agent(cluster).await?;
+        let agent = self.agents.get_mut(cluster).context("no such agent")?;
+        agent.spec.more = change(&agent.spec.more);
+        self.start_agent(cluster)
+    }
+
     /// Process id of an agent while it runs.
     #[must_use]
     pub fn agent_pid(&self, cluster: &str) -> Option<u32> {

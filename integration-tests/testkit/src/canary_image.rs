@@ -15,7 +15,7 @@ const LOOK: &str = include_str!("../../../deploy/images/canary/look");
 /// Debian's static busybox.
 const BUSYBOX: &str = "/usr/bin/busybox";
 /// Its names for what the canary's script runs.
-const APPLETS: [&str; 2] = ["sh", "find"];
+const APPLETS: [&str; 5] = ["sh", "find", "nc", "sleep", "true"];
 
 /// Missing requirements of this machine, each with its remedy.
 #[must_use]

@@ -22,6 +22,8 @@ const ROOT_VALIDITY: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// How long before their issue the certificates of authorities begin: longer than clocks are apart, and longer than
 /// those of members, which no broker would otherwise accept whose clock is slow.
 const AUTHORITY_BACKDATE: Duration = Duration::from_secs(24 * 3600);
+/// Certificates tell times to the second.
+const RESOLUTION: Duration = Duration::from_secs(1);
 /// A root signs its successor, which signs intermediates, which sign members.
 const BELOW_ROOT: u8 = 2;
 const BELOW_SUCCESSOR: u8 = 1;
@@ -53,6 +55,7 @@ pub struct RootAuthority {
     root_pem: String,
     trust_domain: TrustDomain,
     sha256: RootHash,
+    not_before: SystemTime,
     not_after: SystemTime,
     previous: Option<Previous>,
 }
@@ -70,13 +73,15 @@ impl RootAuthority {
         Self::assemble(root.pem(), key, None)
     }
 
-    /// Creates a root that takes over from this one.
+    /// Creates a root that takes over from this one. It begins later, whatever the clock says: members know by that
+    /// which of two roots is the newest.
     ///
     /// # Errors
     /// Like [`create`](Self::create).
     pub fn successor(&self, now: SystemTime) -> Result<Self, CaError> {
         let key = KeyPair::generate().map_err(CaError::encoding)?;
-        let (begin, end) = (now - AUTHORITY_BACKDATE, now + ROOT_VALIDITY);
+        let begin = (now - AUTHORITY_BACKDATE).max(self.not_before + RESOLUTION);
+        let end = now + ROOT_VALIDITY;
         let mut params = template::authority_params(&self.trust_domain, "root", BELOW_ROOT, (begin, end))?;
         let root = params.self_signed(&key).map_err(CaError::encoding)?;
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Constrained(BELOW_SUCCESSOR));
@@ -167,7 +172,8 @@ impl RootAuthority {
         super::check_key(certificate, &key, "root-key.pem is not the key of root.pem")?;
         let issuer = Issuer::from_ca_cert_pem(&root_pem, key).map_err(CaError::encoding)?;
         let sha256 = RootHash::of(certificate);
-        Ok(Self { issuer, root_pem, trust_domain, sha256, not_after: facts.not_after, previous })
+        let (not_before, not_after) = (facts.not_before, facts.not_after);
+        Ok(Self { issuer, root_pem, trust_domain, sha256, not_before, not_after, previous })
     }
 
     /// The trust domain of the federation.

@@ -162,13 +162,7 @@ impl Contexts {
             Err(error) if error.is_not_found() => return Err(ContextError::Unknown { name: name.to_owned() }),
             bytes => bytes?,
         };
-        let stored: StoredContext = serde_json::from_slice(&bytes)
-            .map_err(|error| ContextError::Settings { path: path.clone(), reason: error.to_string() })?;
-        let parse = |list: &str| list.parse().map_err(|source| ContextError::Brokers { path: path.clone(), source });
-        let brokers = parse(&stored.brokers)?;
-        let learnt = stored.learnt.as_deref().map(parse).transpose()?;
-        let identity = self.identity_dir(name);
-        Ok(CliContext { name: name.to_owned(), brokers, learnt, identity, agent: stored.agent })
+        parse(&path, &bytes, name, self.identity_dir(name))
     }
 
     /// Where the identity of a context is or will be. Reads nothing.
@@ -224,13 +218,7 @@ impl Contexts {
     }
 
     fn write_settings(&self, context: &CliContext) -> Result<(), ContextError> {
-        let stored = StoredContext {
-            brokers: context.brokers.to_string(),
-            learnt: context.learnt.as_ref().map(ToString::to_string),
-            agent: context.agent.clone(),
-        };
-        let text = serde_json::to_vec_pretty(&stored).expect("addresses and paths serialise");
-        Ok(atomic_file::write(&self.settings_file(&context.name), &text, PRIVATE)?)
+        Ok(atomic_file::write(&self.settings_file(&context.name), &text(context), PRIVATE)?)
     }
 
     /// The name of the current context; `None` if there is none.
@@ -286,6 +274,26 @@ impl Contexts {
     }
 }
 
+/// Reads the text of `context.json`; `path` is for the errors only.
+fn parse(path: &Path, text: &[u8], name: &str, identity: IdentityDir) -> Result<CliContext, ContextError> {
+    let stored: StoredContext = serde_json::from_slice(text)
+        .map_err(|error| ContextError::Settings { path: path.to_owned(), reason: error.to_string() })?;
+    let parse = |list: &str| list.parse().map_err(|source| ContextError::Brokers { path: path.to_owned(), source });
+    let brokers = parse(&stored.brokers)?;
+    let learnt = stored.learnt.as_deref().map(parse).transpose()?;
+    Ok(CliContext { name: name.to_owned(), brokers, learnt, identity, agent: stored.agent })
+}
+
+/// The text of `context.json`.
+fn text(context: &CliContext) -> Vec<u8> {
+    let stored = StoredContext {
+        brokers: context.brokers.to_string(),
+        learnt: context.learnt.as_ref().map(ToString::to_string),
+        agent: context.agent.clone(),
+    };
+    serde_json::to_vec_pretty(&stored).expect("addresses and paths serialise")
+}
+
 /// Keeps the name of a context a plain file name below the directory of contexts.
 fn check_name(name: &str) -> Result<(), ContextError> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
@@ -302,6 +310,8 @@ fn check_name(name: &str) -> Result<(), ContextError> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
     use std::time::{Duration, SystemTime};
+
+    use comity_fuzz::fuzz;
 
     use super::*;
     use crate::ca::CertificateAuthority;
@@ -403,6 +413,28 @@ mod tests {
             assert!(matches!(saved, Err(ContextError::Name { .. })), "{name}");
         }
         assert!(matches!(contexts.set_current("absent"), Err(ContextError::Unknown { .. })));
+    }
+
+    #[test]
+    fn files_of_contexts() {
+        let valid = [
+            r#"{"brokers": "b1.test:7443,[::1]:7443"}"#,
+            r#"{"brokers": "b:1", "learnt": "b2:1", "agent": "/run/agent.sock"}"#,
+        ];
+        fuzz!("context_file", valid.map(|text| text.as_bytes().to_vec()).to_vec(), |bytes: &[u8]| {
+            let read = |text: &[u8]| parse(Path::new("context.json"), text, "dev", IdentityDir::new("dev"));
+            match read(bytes) {
+                Ok(context) => {
+                    let again = read(&text(&context)).expect("a context that was read can be written, and read again");
+                    assert_eq!(text(&again), text(&context), "nothing is lost");
+                    true
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains("context.json"), "{error}");
+                    false
+                }
+            }
+        });
     }
 
     #[test]

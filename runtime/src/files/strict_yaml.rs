@@ -98,7 +98,8 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Refused> {
         T::deserialize(serde_path_to_error::Deserializer::new(yaml, &mut track)).inspect_err(|_| {
             let path = track.path();
             if path.iter().next().is_some() {
-                field = path.to_string();
+                // A key of a map may be any text.
+                field = path.to_string().replace(is_steering, "");
             }
         })
     });
@@ -132,7 +133,7 @@ impl Refused {
             Error::InvalidScalar { .. } => "expected a value of another type".to_owned(),
             Error::MultipleDocuments { .. } => "the file holds several documents, and only one is read".to_owned(),
             Error::DuplicateMappingKey { key, .. } => {
-                format!("{} is given twice", key.as_deref().unwrap_or("a field"))
+                format!("{} is given twice", plain(key.as_deref().unwrap_or("a field")))
             }
             Error::SerdeUnknownField { field, expected, .. } => {
                 format!("unknown field {field:?}; {}", did_you_mean(field, expected))

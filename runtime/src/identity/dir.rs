@@ -305,6 +305,48 @@ mod tests {
     }
 
     #[test]
+    fn broker_takes_the_next_root_away() {
+        let (home, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let dir = IdentityDir::new(home.path());
+        let domain = TrustDomain::new("dev.test").unwrap();
+        let id = SpiffeId::broker(domain.clone(), 1);
+        let make = |ca: &CertificateAuthority| ca.new_identity(&id, &[], HOUR, now).unwrap();
+        let next = |root: &RootAuthority, previous| root.intermediate(HOUR * 2, previous, now).unwrap();
+        let (trusted, dropped) = (PreviousRoot::Trusted, PreviousRoot::Dropped);
+        let root = RootAuthority::create(domain.clone(), now).unwrap();
+        // Made within the same second.
+        let successor = root.successor(now).unwrap();
+        let stolen = next(&root, trusted);
+        dir.save(&make(&stolen)).unwrap();
+        let both = next(&successor, trusted);
+        dir.renew(&make(&both)).unwrap();
+
+        // The earlier root alone, whatever the chain shows beside it.
+        let first = make(&stolen);
+        let shown = IdentityPem { chain: format!("{}{}", first.chain, both.chain_pem()), ..first.clone() };
+        for pem in [first, shown] {
+            let Err(IdentityError::DroppedRoot { sha256 }) = dir.renew(&pem) else { panic!("the next root is gone") };
+            assert_eq!(sha256, successor.sha256());
+        }
+        // A second successor of the earlier root does not replace the first one.
+        let second = make(&next(&root.successor(now).unwrap(), trusted));
+        assert!(matches!(dir.renew(&second), Err(IdentityError::DroppedRoot { .. })));
+        // In another order, and as an intermediate of the earlier root issues it once it names both.
+        let reversed = IdentityPem {
+            ca: format!("{}{}", stolen.root_pem(), next(&successor, dropped).root_pem()),
+            ..make(&stolen)
+        };
+        dir.renew(&reversed).unwrap();
+        assert!(matches!(dir.renew(&make(&stolen)), Err(IdentityError::DroppedRoot { .. })));
+
+        // The next root's successor takes over from both.
+        let third = successor.successor(now).unwrap();
+        let last = dir.renew(&make(&next(&third, trusted))).unwrap();
+        assert_eq!(last.roots().hashes().collect::<Vec<_>>(), [third.sha256(), successor.sha256()]);
+        dir.renew(&make(&next(&third, dropped))).unwrap();
+    }
+
+    #[test]
     fn broker_renews_for_another_member() {
         let (home, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
         let dir = IdentityDir::new(home.path());

@@ -116,6 +116,8 @@ fn parse(bytes: Vec<u8>) -> Option<KeyAndCsr> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use comity_fuzz::fuzz;
+
     use super::*;
     use crate::entropy::SeededEntropy;
 
@@ -126,6 +128,18 @@ mod tests {
             "spiffe://dev.test/user/alice".parse().unwrap(),
             &SeededEntropy::new(seed),
         )
+    }
+
+    #[test]
+    fn files_of_pending_keys() {
+        let valid = text(&KeyAndCsr::generate().unwrap()).as_bytes().to_vec();
+        fuzz!("pending_key", vec![valid], |bytes: &[u8]| {
+            let Some(read) = parse(bytes.to_vec()) else { return false };
+            let again =
+                parse(text(&read).as_bytes().to_vec()).expect("a key that was read can be written, and read again");
+            assert_eq!((again.key_pem.expose(), &again.csr), (read.key_pem.expose(), &read.csr), "nothing is lost");
+            true
+        });
     }
 
     #[test]

@@ -164,6 +164,7 @@ fn traceparent(headers: &HeaderMap<HeaderValue>) -> Option<&str> {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_fuzz::fuzz;
     use opentelemetry_sdk::trace::SdkTracerProvider;
     use tracing_subscriber::layer::SubscriberExt;
 
@@ -193,6 +194,23 @@ mod tests {
         assert_eq!(server.call(request).await.unwrap(), Some(expected.clone()));
         let alone = server.call(http::Request::new(())).await.unwrap();
         assert!(alone.is_some_and(|id| id != expected && id.len() == 32));
+    }
+
+    #[test]
+    fn traces_of_callers() {
+        let (provider, guard) = traced_subscriber();
+        let valid = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_vec();
+        fuzz!("traceparent", vec![valid], move |bytes: &[u8]| {
+            let _subscriber = (&provider, &guard);
+            let Ok(value) = HeaderValue::from_bytes(bytes) else { return false };
+            let headers = HeaderMap::from_iter([(http::HeaderName::from_static(TRACEPARENT), value)]);
+            let Some(text) = traceparent(&headers) else { return false };
+            let span = info_span!("receiver");
+            continue_trace(&span, text);
+            let id = trace_id(&span).expect("each span has a trace");
+            assert!(id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()), "{id:?} goes into the log");
+            text.contains(&id)
+        });
     }
 
     /// The subscriber is thread-local, so everything runs on one thread.

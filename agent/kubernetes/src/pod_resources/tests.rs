@@ -7,7 +7,7 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, Status};
 
 use super::api::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
-use super::api::{AllocatableResourcesResponse, ContainerResources, PodResources};
+use super::api::{ContainerResources, PodResources};
 use super::*;
 
 /// A stand-in for the kubelet, which answers each list with the next of its answers and repeats the last.

@@ -6,6 +6,7 @@ use comity_types::{DONOR_REFUSED, LOCAL_POLICY};
 use serde::{Deserialize, Serialize};
 
 use super::is_allowed;
+use super::peer_lists::PeerLists;
 
 /// Local borrowing limits, as the configuration file says them under `borrowing`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,18 +86,16 @@ impl BorrowingPolicy {
             let message = "this cluster does not borrow now (borrowing.enabled is false)";
             return Err(BorrowingRefusal::of_all(message.to_owned()));
         }
-        if self.denied_donors.contains(donor) || !is_allowed(&self.allowed_donors, donor) {
-            return Err(BorrowingRefusal::of_donor(format!(
-                "this cluster does not borrow from cluster {donor} (borrowing.allowedDonors, borrowing.deniedDonors)"
-            )));
-        }
-        if self.denied_institutions.contains(institution) || !is_allowed(&self.allowed_institutions, institution) {
-            return Err(BorrowingRefusal::of_donor(format!(
-                "this cluster does not borrow from institution {institution:?} (borrowing.allowedInstitutions, \
-                 borrowing.deniedInstitutions)"
-            )));
-        }
-        Ok(())
+        let lists = PeerLists {
+            section: "borrowing",
+            relation: "borrow from",
+            others: "Donors",
+            allowed: &self.allowed_donors,
+            denied: &self.denied_donors,
+            allowed_institutions: &self.allowed_institutions,
+            denied_institutions: &self.denied_institutions,
+        };
+        lists.check(donor, institution).map_err(BorrowingRefusal::of_donor)
     }
 
     /// Checks whether a lease may be accepted.

@@ -2,9 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use comity_agent_state::record::{HpkePublicKey, RemoteNetwork};
+use comity_agent_state::record::{HpkePublicKey, PeeringRecord, RemoteNetwork, SecretKey};
 use comity_agent_state::store::Store;
 use comity_runtime::{IdentityKey, SeededEntropy};
+use comity_types::{PeeringId, Side};
 
 use super::*;
 
@@ -105,14 +106,62 @@ async fn a_first_use_becomes_vouched_and_only_by_the_institution_of_the_first_us
     assert_eq!(memory.peer().trust, Trust::Voucher);
 }
 
+/// Clusters that mattered stay remembered, whatever the broker invents, and a true one that is new is not refused.
+#[tokio::test]
+async fn broker_invents_clusters_without_end() {
+    let memory = Memory::new();
+    memory.note(remote(1, None), "poly").await.unwrap();
+    // Refused, and kept for a person to see.
+    memory.note(remote(2, None), "poly").await.unwrap_err();
+    let before = memory.peer();
+    let fill = move |change: &mut Change<'_>| {
+        let named = |cluster: &str| PeerRecord { cluster: cluster.to_owned(), since_ms: 8, ..before.clone() };
+        let had_lease = true;
+        change.put_peer(PeerRecord { had_lease, since_ms: 99, ..named("used") });
+        change.put_peer(PeerRecord { trust: Trust::Voucher, since_ms: 99, ..named("vouched") });
+        change.put_peer(PeerRecord { trust: Trust::Accepted, since_ms: 99, ..named("accepted") });
+        for number in 4..MAX_PEERS {
+            change.put_peer(named(&format!("invented-{number}")));
+        }
+    };
+    memory.store.update(fill).await.unwrap();
+    let named = |cluster: String| RemoteKeys { cluster, ..remote(5, None) };
+    for number in 0..20 {
+        let (late, now_ms) = (named(format!("late-{number}")), 100 + number);
+        memory.store.update(move |change| note(change, &late, "poly", now_ms)).await.unwrap().unwrap();
+    }
+    let records = memory.store.records();
+    assert_eq!(records.peers.len(), MAX_PEERS);
+    for kept in ["donor", "used", "vouched", "accepted", "late-19"] {
+        assert!(records.peers.contains_key(kept), "{kept}");
+    }
+    assert_eq!(records.peers.keys().filter(|name| name.starts_with("late-")).count(), 1, "they replace each other");
+
+    // One with a peering or a lease here is none of those that go.
+    memory
+        .store
+        .update(|change| {
+            let bundle = comity_proto::v1::KeyBundle { epoch: 1, ..Default::default() };
+            let [wireguard, hpke] = [1, 2].map(|byte| SecretKey::new([byte; 32]));
+            let record = PeeringRecord::new(PeeringId(1), &bundle, Side::Donor, wireguard, hpke);
+            let remote = RemoteKeys { cluster: "late-19".to_owned(), ..remote(5, None) };
+            change.put_peering(PeeringRecord { remote: Some(remote), ..record });
+        })
+        .await
+        .unwrap();
+    memory.note(named("last".to_owned()), "poly").await.unwrap();
+    assert!(memory.store.records().peers.contains_key("late-19"));
+}
+
 #[tokio::test]
 async fn the_table_is_bounded_and_a_forgotten_cluster_is_new() {
     let memory = Memory::new();
     memory.note(remote(1, None), "poly").await.unwrap();
+    memory.accept(1).await.unwrap();
     let fill = |change: &mut Change<'_>| {
         for number in 1..MAX_PEERS {
             let peer = PeerRecord::clone(&change.records().peers["donor"]);
-            change.put_peer(PeerRecord { cluster: format!("c-{number}"), ..peer });
+            change.put_peer(PeerRecord { cluster: format!("c-{number}"), had_lease: true, ..peer });
         }
     };
     memory.store.update(fill).await.unwrap();

@@ -9,7 +9,10 @@ use crate::observe::{LocalReserve, TEST_SALT};
 
 #[test]
 fn inventory_files() {
-    fuzz!("inventory", vec![SAMPLE_INVENTORY.as_bytes().to_vec()], |bytes: &[u8]| {
+    // Most of the sample is comments, which take time and lead nowhere.
+    let content = SAMPLE_INVENTORY.lines().filter(|line| !line.trim_start().starts_with('#'));
+    let without_comments = content.collect::<Vec<_>>().join("\n");
+    fuzz!("inventory", vec![without_comments.into_bytes()], |bytes: &[u8]| {
         let Ok(text) = std::str::from_utf8(bytes) else { return false };
         let read = parse(Path::new("inventory.yaml"), text, &TEST_SALT, &LocalReserve::default());
         // The mistakes are shown.

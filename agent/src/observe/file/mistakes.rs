@@ -10,6 +10,8 @@ const SIMILAR: f64 = 0.8;
 /// Mistakes that one reading reports.
 const MAX_MISTAKES: usize = 50;
 
+/// Characters between a key and its colon, at most: a quote and some blanks.
+const KEY_END_CHARS: usize = 16;
 /// Start of names that the YAML parser makes up.
 const PARSER_STEP: &str = "__";
 
@@ -139,7 +141,9 @@ fn place_of(text: &str, key: &str, nth: usize) -> Option<(u64, u64)> {
     let places = text.lines().zip(1_u64..).flat_map(|(line, number)| {
         let is_key = move |at: &usize| {
             let before = line[..*at].chars().next_back().is_none_or(|letter| " ,{-\"'".contains(letter));
-            before && line[*at + key.len()..].trim_start_matches(['"', '\'']).trim_start().starts_with(':')
+            // Bounded: otherwise a long row of quotes takes the square of its length.
+            let mut after = line[*at + key.len()..].chars().take(KEY_END_CHARS).skip_while(|end| "\"' ".contains(*end));
+            before && after.next() == Some(':')
         };
         let found = line.match_indices(key).map(|(at, _)| at).filter(is_key);
         found.map(move |at| (number, u64::try_from(at).unwrap_or(0) + 1)).collect::<Vec<_>>()

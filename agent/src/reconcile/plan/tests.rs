@@ -7,6 +7,7 @@ mod carry_out;
 mod converge;
 mod double_opt_in;
 mod fixtures;
+mod fuzz_plan;
 mod hostile_broker;
 mod leases;
 mod liqo_exchanges;

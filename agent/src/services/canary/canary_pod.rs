@@ -1,19 +1,27 @@
-//! The pod that looks for GPUs: how it is made, and its result.
+//! One canary: how its pod is made, and what it saw.
 
 use comity_agent_kubernetes::call::own_labels;
-use comity_agent_kubernetes::own_pods::restricted_spec;
+use comity_agent_kubernetes::own_pods::{PodNamespace, restricted_spec};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStateTerminated, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt as _;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+/// Namespace of the pods.
+pub const CANARY_NAMESPACE: PodNamespace = PodNamespace { name: "comity-canary", manifest: "deploy/agent/canary.yaml" };
+/// Label: the canary's [`Role`].
+pub(super) const ROLE_LABEL: &str = "comity.dev/canary";
 /// Annotation: the node that it is for.
 const NODE_ANNOTATION: &str = "comity.dev/canary-node";
 /// Annotation: the boot and the runtime of the node that it is for.
 const ENVIRONMENT_ANNOTATION: &str = "comity.dev/canary-environment";
 /// Exit code of the image if it sees devices.
 const SEES_DEVICES: i32 = 1;
+/// Exit code of the image if it sees none, and each of its last tries connected.
+const ALWAYS_CONNECTS: i32 = 3;
+/// Exit code of the image if it sees none, and some of its last tries connected.
+const SOMETIMES_CONNECTS: i32 = 4;
 /// Longest run; most of it is the download of the image.
 const DEADLINE_SECONDS: u32 = 300;
 /// Longest text of a container that is kept.
@@ -21,13 +29,37 @@ const MAX_TEXT_CHARS: usize = 200;
 /// Bytes of the digest in a pod's name.
 const NAME_BYTES: usize = 8;
 
+/// What a canary of a pair may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// No policy of this namespace restricts it: it shows that the network is up, and that the API server answers.
+    Control,
+    /// The NetworkPolicy of [`CANARY_NAMESPACE`] denies all its egress.
+    Restricted,
+}
+
+impl Role {
+    /// Value of [`ROLE_LABEL`].
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Restricted => "restricted",
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Control, Self::Restricted].into_iter().find(|role| role.as_str() == text)
+    }
+}
+
 /// A canary to make.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WantedCanary {
+    /// Name of its pair.
+    pub(super) pair: String,
+    pub(super) role: Role,
     pub(super) node: String,
     pub(super) environment: String,
-    /// The canary before it, by its uid.
-    pub(super) after: Option<String>,
 }
 
 /// A canary on a node.
@@ -35,6 +67,9 @@ pub(super) struct WantedCanary {
 pub(super) struct CanaryPod {
     pub(super) uid: String,
     pub(super) name: String,
+    /// Name of its pair.
+    pub(super) pair: String,
+    pub(super) role: Role,
     pub(super) node: String,
     pub(super) environment: String,
     /// When it was made, in milliseconds since 1970.
@@ -47,12 +82,20 @@ pub(super) struct CanaryPod {
 pub(super) enum CanaryResult {
     /// It has not finished, for a reason that Kubernetes gives, or none.
     Waiting(Option<String>),
-    /// It saw no GPU.
-    Clear { at_ms: u64 },
     /// It saw these devices.
-    Exposed { at_ms: u64, devices: String },
+    SawDevices { at_ms: u64, devices: String },
+    /// It saw no GPU, and tried to connect to the API server until `at_ms`.
+    Tried { began_ms: u64, at_ms: u64, connects: Connects },
     /// It ended without a result.
     Broken { at_ms: u64, reason: String },
+}
+
+/// Which of the last tries of a canary connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Connects {
+    Never,
+    Sometimes,
+    Always,
 }
 
 impl CanaryPod {
@@ -63,9 +106,12 @@ impl CanaryPod {
         }
         let annotation = |key: &str| pod.annotations().get(key).cloned();
         let made_ms = pod.metadata.creation_timestamp.as_ref().map_or(0, ms);
+        let (name, role) = (pod.name_any(), Role::parse(pod.labels().get(ROLE_LABEL)?)?);
         Some(Self {
             uid: pod.uid()?,
-            name: pod.name_any(),
+            pair: name.strip_suffix(role.as_str())?.trim_end_matches('-').to_owned(),
+            name,
+            role,
             node: annotation(NODE_ANNOTATION)?,
             environment: annotation(ENVIRONMENT_ANNOTATION)?,
             made_ms,
@@ -95,10 +141,14 @@ fn result(pod: &Pod, made_ms: u64) -> CanaryResult {
 
 fn result_of(ended: &ContainerStateTerminated, made_ms: u64) -> CanaryResult {
     let at_ms = ended.finished_at.as_ref().map_or(made_ms, ms);
+    let began_ms = ended.started_at.as_ref().map_or(made_ms, ms);
     let text = plain(ended.message.as_deref().unwrap_or_default());
+    let tried = |connects| CanaryResult::Tried { began_ms, at_ms, connects };
     match ended.exit_code {
-        0 => CanaryResult::Clear { at_ms },
-        SEES_DEVICES => CanaryResult::Exposed { at_ms, devices: text },
+        0 => tried(Connects::Never),
+        SEES_DEVICES => CanaryResult::SawDevices { at_ms, devices: text },
+        ALWAYS_CONNECTS => tried(Connects::Always),
+        SOMETIMES_CONNECTS => tried(Connects::Sometimes),
         code => {
             let reason = format!("its canary ended with exit code {code}: {text}");
             CanaryResult::Broken { at_ms, reason }
@@ -132,7 +182,7 @@ pub(super) struct CanaryMaker {
 impl CanaryMaker {
     /// The pod, which asks for no device.
     pub(super) fn pod(&self, wanted: &WantedCanary) -> Result<Pod, serde_json::Error> {
-        let WantedCanary { node, environment, .. } = wanted;
+        let WantedCanary { pair, role, node, environment } = wanted;
         let container = json!({
             "name": "canary",
             "image": self.image,
@@ -147,8 +197,8 @@ impl CanaryMaker {
         spec["tolerations"] = json!([{ "operator": "Exists" }]);
         serde_json::from_value(json!({
             "metadata": {
-                "name": pod_name(wanted),
-                "labels": own_labels([]),
+                "name": format!("{pair}-{}", role.as_str()),
+                "labels": own_labels([(ROLE_LABEL, role.as_str())]),
                 "annotations": { NODE_ANNOTATION: node, ENVIRONMENT_ANNOTATION: environment },
             },
             "spec": spec,
@@ -156,10 +206,9 @@ impl CanaryMaker {
     }
 }
 
-/// One name for one try: a pod that no list shows yet is not made twice.
-fn pod_name(wanted: &WantedCanary) -> String {
-    let WantedCanary { node, environment, after } = wanted;
-    let digest = Sha256::digest(format!("{node}\n{environment}\n{}", after.as_deref().unwrap_or_default()));
+/// One name for one try, after the pair named `before`: pods that no list shows yet are not made twice.
+pub(super) fn pair_name(node: &str, environment: &str, before: Option<&str>) -> String {
+    let digest = Sha256::digest(format!("{node}\n{environment}\n{}", before.unwrap_or_default()));
     let digits: String = digest.iter().take(NAME_BYTES).map(|byte| format!("{byte:02x}")).collect();
     format!("canary-{digits}")
 }
@@ -172,18 +221,22 @@ mod tests {
     use super::*;
 
     fn pod(status: Value) -> CanaryPod {
-        let wanted = WantedCanary { node: "a".into(), environment: "boot runtime".into(), after: None };
+        let pair = pair_name("a", "boot runtime", None);
+        let wanted = WantedCanary { pair, role: Role::Control, node: "a".into(), environment: "boot runtime".into() };
         let maker = CanaryMaker { image: "canary".into(), runtime_class: None };
         let mut pod = maker.pod(&wanted).unwrap();
         pod.metadata.uid = Some("u".into());
         pod.status = Some(serde_json::from_value(status).unwrap());
-        CanaryPod::of(&pod).unwrap()
+        let seen = CanaryPod::of(&pod).unwrap();
+        assert_eq!((&seen.pair, seen.role), (&wanted.pair, Role::Control));
+        seen
     }
 
     #[test]
     fn the_exit_code_is_the_result() {
         let ended = |code: i32, message: &str| {
-            let terminated = json!({ "exitCode": code, "finishedAt": "2026-11-26T10:00:00Z", "message": message });
+            let (began, at) = ("2026-11-26T09:59:40Z", "2026-11-26T10:00:00Z");
+            let terminated = json!({ "exitCode": code, "startedAt": began, "finishedAt": at, "message": message });
             pod(json!({ "containerStatuses": [{
                 "name": "canary", "image": "", "imageID": "", "ready": false, "restartCount": 0,
                 "state": { "terminated": terminated },
@@ -191,30 +244,85 @@ mod tests {
             .result
         };
         let at_ms = 1_795_687_200_000;
-        assert_eq!(ended(0, ""), CanaryResult::Clear { at_ms });
+        for (code, connects) in [(0, Connects::Never), (3, Connects::Always), (4, Connects::Sometimes)] {
+            assert_eq!(ended(code, ""), CanaryResult::Tried { began_ms: at_ms - 20_000, at_ms, connects });
+        }
         let devices = "/dev/nvidia0 /dev/nvidiactl".to_owned();
-        assert_eq!(ended(1, "/dev/nvidia0\n/dev/nvidiactl\n"), CanaryResult::Exposed { at_ms, devices });
+        assert_eq!(ended(1, "/dev/nvidia0\n/dev/nvidiactl\n"), CanaryResult::SawDevices { at_ms, devices });
         let CanaryResult::Broken { reason, .. } = ended(127, "no \u{1b}[31msh") else { panic!("a result") };
         assert_eq!(reason, "its canary ended with exit code 127: no [31msh");
     }
 
+    /// The image's program on a folder of devices; its program `nc` connects in the tries with these numbers.
+    struct Image(tempfile::TempDir);
+
+    impl Image {
+        fn new() -> Self {
+            let image = Self(tempfile::tempdir().unwrap());
+            std::fs::create_dir_all(image.path("dev/dri")).unwrap();
+            std::fs::create_dir(image.path("bin")).unwrap();
+            std::fs::write(image.path("dev/null"), "").unwrap();
+            image
+        }
+
+        fn path(&self, name: &str) -> std::path::PathBuf {
+            self.0.path().join(name)
+        }
+
+        fn connects_in(&self, tries: &[u32]) {
+            use std::os::unix::fs::PermissionsExt as _;
+            let log = self.path("tries").display().to_string();
+            let tries: Vec<String> = tries.iter().map(u32::to_string).collect();
+            let nc =
+                format!("echo \"$@\" >> {log}\ncase $(wc -l < {log}) in {}) exit 0;; esac\nexit 1", tries.join("|"));
+            for (program, text) in [("nc", nc.as_str()), ("sleep", "exit 0")] {
+                let path = self.path("bin").join(program);
+                std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+                std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            let _ = std::fs::remove_file(self.path("tries"));
+        }
+
+        /// Its exit code, and what it says.
+        fn run(&self) -> (i32, String) {
+            let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/images/canary/look");
+            let path = format!("{}:{}", self.path("bin").display(), std::env::var("PATH").unwrap());
+            let mut command = std::process::Command::new("sh");
+            command.arg(program).arg(self.path("dev")).env("PATH", path);
+            command.env("KUBERNETES_SERVICE_HOST", "10.96.0.1").env("KUBERNETES_SERVICE_PORT", "443");
+            let output = command.output().unwrap();
+            (output.status.code().unwrap(), plain(&String::from_utf8(output.stdout).unwrap()))
+        }
+    }
+
     #[test]
     fn the_image_names_the_gpus_that_it_sees() {
-        let dev = tempfile::tempdir().unwrap();
-        let look = || {
-            let program = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/images/canary/look");
-            let output = std::process::Command::new("sh").arg(program).arg(dev.path()).output().unwrap();
-            (output.status.code().unwrap(), plain(&String::from_utf8(output.stdout).unwrap()))
-        };
-        std::fs::create_dir(dev.path().join("dri")).unwrap();
-        std::fs::write(dev.path().join("null"), "").unwrap();
-        assert_eq!(look(), (0, String::new()));
+        let image = Image::new();
+        image.connects_in(&[0]);
+        assert_eq!(image.run(), (0, String::new()));
         for device in ["dri/card0", "nvidia0"] {
-            let path = dev.path().join(device);
+            let path = image.path("dev").join(device);
             std::fs::write(&path, "").unwrap();
-            assert_eq!(look(), (SEES_DEVICES, path.display().to_string()));
+            assert_eq!(image.run(), (SEES_DEVICES, path.display().to_string()));
             std::fs::remove_file(path).unwrap();
         }
+    }
+
+    #[test]
+    fn the_images_last_six_tries_to_connect_count() {
+        let image = Image::new();
+        let said = "connected to 10.96.0.1 port 443";
+        for (tries, code, says) in [
+            (&[1, 2, 3, 4, 5, 6][..], 0, ""),
+            (&[7, 8, 9, 10, 11, 12], ALWAYS_CONNECTS, said),
+            (&[12], SOMETIMES_CONNECTS, said),
+            (&[7, 8, 9, 10, 11], SOMETIMES_CONNECTS, said),
+        ] {
+            image.connects_in(tries);
+            assert_eq!(image.run(), (code, says.to_owned()), "{tries:?}");
+        }
+        let tries = std::fs::read_to_string(image.path("tries")).unwrap();
+        assert_eq!(tries, "-w 2 10.96.0.1 443 -e true\n".repeat(12));
     }
 
     #[test]
@@ -229,12 +337,10 @@ mod tests {
 
     #[test]
     fn each_try_has_one_name() {
-        let wanted = |environment: &str, after: Option<&str>| {
-            let (environment, after) = (environment.to_owned(), after.map(str::to_owned));
-            pod_name(&WantedCanary { node: "a".into(), environment, after })
-        };
-        assert_eq!(wanted("boot", None), wanted("boot", None));
-        assert_ne!(wanted("boot", None), wanted("boot", Some("u")));
-        assert_ne!(wanted("boot", None), wanted("other", None));
+        let first = pair_name("a", "boot", None);
+        assert_eq!(first, pair_name("a", "boot", None));
+        assert_ne!(first, pair_name("a", "boot", Some(&first)));
+        assert_ne!(first, pair_name("a", "other", None));
+        assert_ne!(first, pair_name("b", "boot", None));
     }
 }

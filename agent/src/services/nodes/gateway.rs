@@ -184,18 +184,18 @@ impl Publisher {
         // Without other nodes or without peerings, nothing is beyond the tunnels.
         let emptied = seen.map(|seen| Published { pod_networks: BTreeSet::new(), api_routes: BTreeSet::new(), ..seen });
         let Some(document) = wanted.or(emptied) else { return Ok(()) };
+        let generation = generation.wrapping_add(1);
         let mut map = ConfigMap::default();
         map.metadata.name = Some(CONFIG_MAP.to_owned());
         map.metadata.labels = Some(own_labels([]));
-        map.data = Some([(KEY.to_owned(), document.document(generation + 1))].into());
+        map.data = Some([(KEY.to_owned(), document.document(generation))].into());
         apply(&self.api, &map).await?;
         tracing::info!(
-            generation = generation + 1,
+            generation,
             networks = document.pod_networks.len(),
             "published the remote networks for other nodes"
         );
-        let (published, generation) = (Some(document), generation + 1);
-        self.written = Some(KnownConfigMap { published, generation, seen: Instant::now() });
+        self.written = Some(KnownConfigMap { published: Some(document), generation, seen: Instant::now() });
         Ok(())
     }
 }

@@ -1,5 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use comity_fuzz::fuzz;
+
 use super::*;
 
 fn peer(liqo_id: &str, side: Side) -> WrittenPeer {
@@ -16,8 +18,8 @@ fn peers() -> Peers {
     BTreeMap::from([donor, (peer("north", Side::Donor), network("100.65.0.0/16"))])
 }
 
-/// The object after the review.
-fn reviewed(resource: &str, writer: &str, object: &Value) -> Value {
+/// A review, as the API server sends it.
+fn review(resource: &str, writer: &str, object: &Value) -> String {
     let review = json!({
         "apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview",
         "request": {
@@ -27,7 +29,12 @@ fn reviewed(resource: &str, writer: &str, object: &Value) -> Value {
             "userInfo": { "username": writer }, "object": object,
         },
     });
-    let response = answer(review.to_string().as_bytes(), &peers()).unwrap().response.unwrap();
+    review.to_string()
+}
+
+/// The object after the review.
+fn reviewed(resource: &str, writer: &str, object: &Value) -> Value {
+    let response = answer(review(resource, writer, object).as_bytes(), &peers()).unwrap().response.unwrap();
     assert!(response.allowed);
     let mut object = object.clone();
     if let Some(patch) = response.patch {
@@ -57,6 +64,31 @@ fn a_pod_on_a_remapped_donor_is_shown_at_its_address_here() {
     ] {
         assert_eq!(reviewed("pods", writer, &pod(address)), pod(address), "{writer} {address}");
     }
+}
+
+#[test]
+fn reviews_of_addresses() {
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": { "name": "s", "labels": { SLICE_ORIGIN_LABEL: "north" } },
+        "endpoints": [{ "addresses": ["10.244.1.2", "192.0.2.1"] }, {}], "addressType": "IPv4",
+    });
+    let valid = [review("pods", KUBELET, &pod("10.244.3.4")), review("endpointslices", "a", &slice)];
+    let peers = peers();
+    fuzz!("address_review", valid.map(String::into_bytes).to_vec(), move |bytes: &[u8]| {
+        let Ok(answered) = answer(bytes, &peers) else { return false };
+        let response = answered.response.expect("an answer");
+        assert!(response.allowed, "every object is admitted");
+        if let Some(patch) = response.patch {
+            let patch: json_patch::Patch = serde_json::from_slice(&patch).expect("a JSON patch");
+            let sent: AdmissionReview<DynamicObject> = serde_json::from_slice(bytes).expect("it was answered");
+            let object = sent.request.and_then(|request| request.object);
+            let mut object = serde_json::to_value(object).expect("JSON");
+            let applied = json_patch::patch(&mut object, &patch);
+            assert!(applied.is_ok(), "the API server would refuse {patch:?}: {applied:?}");
+        }
+        true
+    });
 }
 
 #[test]

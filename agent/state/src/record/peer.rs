@@ -4,7 +4,7 @@ use comity_runtime::IdentityPublicKey;
 use serde::{Deserialize, Serialize};
 
 /// Most clusters that are remembered: far more than one federation has, so that a broker which invents clusters fills
-/// no disk.
+/// no disk. Then a new one takes the place of one that is [replaceable](super::Records::replaceable_peer).
 pub const MAX_PEERS: usize = 4_096;
 
 /// Why an identity key is trusted.
@@ -41,6 +41,8 @@ pub struct PeerRecord {
     pub institution: String,
     /// When this key was first trusted, in milliseconds since 1970.
     pub since_ms: u64,
+    /// Whether this agent ever admitted a lease with it, on either side.
+    pub had_lease: bool,
     /// The last key that was refused, until a person decides.
     pub refused: Option<RefusedKey>,
 }

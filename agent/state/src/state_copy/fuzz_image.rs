@@ -18,7 +18,7 @@ use crate::record::{
     SecretKey, Trust,
 };
 
-fn records() -> Records {
+pub(crate) fn records() -> Records {
     let [key, refused] = [1, 2].map(|seed| IdentityKey::generate(&SeededEntropy::new(seed)).public());
     let [wireguard, hpke, preshared] = [1, 2, 3].map(|byte| SecretKey::new([byte; 32]));
     let remote = RemoteKeys {
@@ -52,6 +52,7 @@ fn records() -> Records {
         trust: Trust::FirstUse,
         institution,
         since_ms: 5,
+        had_lease: true,
         refused,
     };
     let liqo_peer = LiqoPeer { peering: "peer-3".into(), cluster: "origin".into(), liqo_id: "liqo-2".into() };

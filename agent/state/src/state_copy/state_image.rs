@@ -12,7 +12,8 @@ use zeroize::Zeroizing;
 
 use super::StateFiles;
 use crate::record::{
-    DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey, SecretBlob,
+    DonorRecord, LiqoRecord, MAX_MESSAGE_ID, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
+    SecretBlob,
 };
 
 /// Version of the image's layout.
@@ -119,6 +120,9 @@ impl StateImage {
             serde_json::from_slice(raw).map_err(|error| format!("not readable at column {}", error.column()))?;
         if read.format != IMAGE_FORMAT {
             return Err(format!("it has format {}, this agent reads format {IMAGE_FORMAT}", read.format));
+        }
+        if read.next_message_id > MAX_MESSAGE_ID {
+            return Err(format!("next_message_id is {}, want at most {MAX_MESSAGE_ID}", read.next_message_id));
         }
         let mut records = Records { fence: read.fence, ..Records::default() };
         for record in read.peerings {

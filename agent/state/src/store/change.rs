@@ -8,7 +8,8 @@ use comity_types::{LeaseId, PeeringId};
 
 use super::MAX_OUTBOX;
 use crate::record::{
-    DonorRecord, LiqoRecord, MAX_FENCE_STEP, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
+    DonorRecord, LeasePeer, LiqoRecord, MAX_FENCE_STEP, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records,
+    ReportKey,
 };
 
 /// Most epochs of a peering whose keys are kept. An honest broker has two: the one in use and the next.
@@ -81,6 +82,7 @@ impl Change<'_> {
             self.records.fence = record.fencing_token;
             self.dirty.insert(Dirty::Fence);
         }
+        self.note_lease_with(record.peer.as_ref());
         self.dirty.insert(Dirty::Donor(record.lease));
         self.records.donors.insert(record.lease, Arc::new(record));
     }
@@ -97,6 +99,7 @@ impl Change<'_> {
 
     /// Inserts or replaces.
     pub fn put_origin(&mut self, record: OriginRecord) {
+        self.note_lease_with(record.peer.as_ref());
         self.dirty.insert(Dirty::Origin(record.lease));
         self.records.origins.insert(record.lease, Arc::new(record));
     }
@@ -118,6 +121,15 @@ impl Change<'_> {
         }
         if self.records.origins.remove(&lease).is_some() {
             self.dirty.insert(Dirty::Origin(lease));
+        }
+    }
+
+    /// A known cluster that has a lease is not replaced by a new one from then on.
+    fn note_lease_with(&mut self, peer: Option<&LeasePeer>) {
+        let known = peer.and_then(|peer| self.records.peers.get(&peer.cluster));
+        if let Some(known) = known.filter(|known| !known.had_lease) {
+            let record = PeerRecord { had_lease: true, ..PeerRecord::clone(known) };
+            self.put_peer(record);
         }
     }
 

@@ -15,19 +15,21 @@ use zeroize::Zeroizing;
 use super::change::Dirty;
 use super::{FORMAT, StoreError};
 use crate::record::{
-    DonorRecord, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey, SecretBlob,
+    DonorRecord, LiqoRecord, MAX_MESSAGE_ID, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
+    SecretBlob,
 };
 use crate::state_copy::StateImage;
 
 pub(super) const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 pub(super) const BLOBS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("blobs");
-const PEERINGS: TableDefinition<'_, (&str, u32), &[u8]> = TableDefinition::new("peerings");
+pub(super) const NEXT_MESSAGE_ID: &str = "next-message-id";
+pub(super) const PEERINGS: TableDefinition<'_, (&str, u32), &[u8]> = TableDefinition::new("peerings");
 pub(super) const DONORS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("donor-leases");
-const ORIGINS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("origin-leases");
-const PEERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("peers");
-const LIQO: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("liqo-peerings");
-const CLOSED: TableDefinition<'_, &str, u32> = TableDefinition::new("closed-peerings");
-const OUTBOX: TableDefinition<'_, u64, (&[u8], &[u8])> = TableDefinition::new("outbox");
+pub(super) const ORIGINS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("origin-leases");
+pub(super) const PEERS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("peers");
+pub(super) const LIQO: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("liqo-peerings");
+pub(super) const CLOSED: TableDefinition<'_, &str, u32> = TableDefinition::new("closed-peerings");
+pub(super) const OUTBOX: TableDefinition<'_, u64, (&[u8], &[u8])> = TableDefinition::new("outbox");
 
 /// Writes what a change touched, all of it or nothing.
 pub(super) fn write(database: &Database, records: &Records, dirty: &BTreeSet<Dirty>) -> Result<(), redb::Error> {
@@ -83,7 +85,7 @@ pub(super) fn write(database: &Database, records: &Records, dirty: &BTreeSet<Dir
 /// Writes a whole image into an empty file.
 pub(super) fn fill(database: &Database, image: &StateImage) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
-    transaction.open_table(META)?.insert("next-message-id", image.next_message_id)?;
+    transaction.open_table(META)?.insert(NEXT_MESSAGE_ID, image.next_message_id)?;
     for (name, blob) in &image.blobs {
         transaction.open_table(BLOBS)?.insert(name.as_str(), blob.expose())?;
     }
@@ -124,7 +126,7 @@ fn put(
     Ok(())
 }
 
-fn encode<T: Serialize>(record: &T) -> Zeroizing<Vec<u8>> {
+pub(super) fn encode<T: Serialize>(record: &T) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(serde_json::to_vec(record).expect("records hold text, numbers and lists only"))
 }
 
@@ -137,6 +139,9 @@ pub(super) fn load(path: &Path, database: &Database) -> Result<(Records, u64), S
     let (found, fence, next_id) = prepare(database).map_err(fail)?;
     if found != FORMAT {
         return Err(StoreError::Format { path: path.to_owned(), found });
+    }
+    if next_id > MAX_MESSAGE_ID {
+        return Err(bad(NEXT_MESSAGE_ID.to_owned(), format!("it is {next_id}, want at most {MAX_MESSAGE_ID}")));
     }
     let transaction = database.begin_read().map_err(|error| fail(error.into()))?;
     let mut records = Records { fence, ..Records::default() };
@@ -224,7 +229,7 @@ fn prepare(database: &Database) -> Result<(u64, u64, u64), redb::Error> {
             meta.insert("format", FORMAT)?;
         }
         let fence = meta.get("fence")?.map_or(0, |value| value.value());
-        let next_id = meta.get("next-message-id")?.map_or(1, |value| value.value());
+        let next_id = meta.get(NEXT_MESSAGE_ID)?.map_or(1, |value| value.value());
         transaction.open_table(BLOBS)?;
         transaction.open_table(PEERINGS)?;
         transaction.open_table(DONORS)?;

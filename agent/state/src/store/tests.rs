@@ -15,8 +15,8 @@ use super::tables::DONORS;
 use super::*;
 use crate::record::{
     AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_FENCE_STEP,
-    OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey,
-    Trust,
+    MAX_MESSAGE_ID, OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey,
+    SecretBlob, SecretKey, Trust,
 };
 
 fn heartbeat() -> v1::agent_message::Body {
@@ -51,6 +51,7 @@ fn peer() -> PeerRecord {
         trust: Trust::FirstUse,
         institution: "poly".into(),
         since_ms: 5,
+        had_lease: false,
         refused: Some(RefusedKey { identity_key: IdentityKey::generate(&SeededEntropy::new(2)).public(), at_ms: 6 }),
     }
 }
@@ -112,6 +113,40 @@ async fn broker_names_epochs_without_end() {
 }
 
 #[tokio::test]
+async fn a_lease_with_a_known_cluster_is_remembered_when_it_is_gone() {
+    let home = tempfile::tempdir().unwrap();
+    let directory = home.path().join("state");
+    let store = Store::open(&directory).unwrap();
+    let peer_of = |name: &str| PeerRecord { cluster: name.to_owned(), ..peer() };
+    let known = ["origin", "donor", "stranger"].map(peer_of);
+    store
+        .update(move |change| {
+            known.into_iter().for_each(|peer| change.put_peer(peer));
+            // Not admitted.
+            change.put_donor(DonorRecord::new(LeaseId(1), 7, Delivery::default()));
+            change.put_origin(OriginRecord::new(LeaseId(2), 3, Delivery::VirtualNode));
+        })
+        .await
+        .unwrap();
+    assert!(store.records().peers.values().all(|peer| !peer.had_lease));
+    store
+        .update(|change| {
+            change.put_donor(donor(1, 7));
+            change.change_origin(LeaseId(2), |record| {
+                let (peering, cluster) = (PeeringId(4), "donor".to_owned());
+                record.peer = Some(LeasePeer { peering, cluster, identity_key: None });
+            });
+        })
+        .await
+        .unwrap();
+    store.update(|change| [1, 2].map(|lease| change.drop_lease(LeaseId(lease)))).await.unwrap();
+    drop(store);
+    let kept = Store::open(&directory).unwrap().records();
+    let had_lease = ["origin", "donor", "stranger"].map(|name| kept.peers[name].had_lease);
+    assert_eq!(had_lease, [true, true, false]);
+}
+
+#[tokio::test]
 async fn the_fence_takes_no_step_that_no_honest_broker_takes() {
     let home = tempfile::tempdir().unwrap();
     let store = Store::open(&home.path().join("state")).unwrap();
@@ -165,6 +200,22 @@ async fn message_ids_grow_over_restarts_and_over_messages_that_are_not_kept() {
         store.update(move |change| drop(change.unsend(kept))).await.unwrap();
         last = kept;
     }
+}
+
+#[test]
+fn a_message_id_that_would_overflow_is_damage() {
+    let home = tempfile::tempdir().unwrap();
+    let open_after = |next: u64| {
+        let store = Store::open(home.path()).unwrap();
+        let transaction = store.0.database.begin_write().unwrap();
+        transaction.open_table(META).unwrap().insert(NEXT_MESSAGE_ID, next).unwrap();
+        transaction.commit().unwrap();
+        drop(store);
+        Store::open(home.path())
+    };
+    drop(open_after(MAX_MESSAGE_ID).unwrap());
+    let error = open_after(MAX_MESSAGE_ID + 1).err().unwrap().to_string();
+    assert!(error.contains("next-message-id") && error.contains("restore the file"), "{error}");
 }
 
 fn loose_token() -> u64 {

@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use comity_agent::config::CanarySettings;
+use comity_agent::config::{CanarySettings, NetworkPolicies};
 use comity_agent::observe::{self, InventorySettings, LocalReserve};
 use comity_agent::services::canary::{self, CANARY_NAMESPACE, CanaryContext, CanaryResults, Unproved};
 use comity_agent_model::nodes::Nodes;
 use comity_runtime::SystemClock;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::sync::watch;
@@ -29,16 +30,25 @@ struct RunningCanary {
 
 impl RunningCanary {
     fn start(cluster: &Cluster, inventory: watch::Receiver<Nodes>) -> Self {
-        Self::start_under(cluster, inventory, None)
+        Self::start_with(cluster, inventory, None, NetworkPolicies::Required)
     }
 
     /// With the RuntimeClass of guests' pods.
-    fn start_under(cluster: &Cluster, inventory: watch::Receiver<Nodes>, runtime_class: Option<&str>) -> Self {
+    fn start_with(
+        cluster: &Cluster,
+        inventory: watch::Receiver<Nodes>,
+        runtime_class: Option<&str>,
+        network_policies: NetworkPolicies,
+    ) -> Self {
         let (offered, unproved) = (watch::Sender::default(), watch::Sender::default());
         let (nodes, reasons) = (offered.subscribe(), unproved.subscribe());
         let context = CanaryContext {
             client: cluster.agent.client(),
-            settings: CanarySettings { image: "example.invalid/canary:1".to_owned(), ..CanarySettings::default() },
+            settings: CanarySettings {
+                image: "example.invalid/canary:1".to_owned(),
+                network_policies,
+                ..CanarySettings::default()
+            },
             runtime_class: runtime_class.map(str::to_owned),
             salt: SALT,
             nodes: inventory,
@@ -68,25 +78,40 @@ impl RunningCanary {
     }
 }
 
-/// The canaries by node, each with its uid and its name.
-async fn canaries(pods: &Api<Pod>) -> BTreeMap<String, (String, String)> {
+/// A node, and a role of its canaries.
+type Place = (String, String);
+
+fn place(node: &str, role: &str) -> Place {
+    (node.to_owned(), role.to_owned())
+}
+
+/// The canaries by node and role, each with its uid and its name.
+async fn canaries(pods: &Api<Pod>) -> BTreeMap<Place, (String, String)> {
     let all = pods.list(&ListParams::default()).await.unwrap().items.into_iter();
     let living = all.filter(|pod| pod.metadata.deletion_timestamp.is_none());
-    living
-        .map(|pod| (pod.annotations()["comity.dev/canary-node"].clone(), (pod.uid().unwrap(), pod.name_any())))
-        .collect()
+    let at = |pod: &Pod| place(&pod.annotations()["comity.dev/canary-node"], &pod.labels()["comity.dev/canary"]);
+    living.map(|pod| (at(&pod), (pod.uid().unwrap(), pod.name_any()))).collect()
+}
+
+/// Ends both canaries of a node: no GPU is seen, and NetworkPolicies are enforced.
+async fn prove(pods: &Api<Pod>, node: &str) {
+    finish(pods, &place(node, "control"), 3, "").await;
+    finish(pods, &place(node, "restricted"), 0, "").await;
 }
 
 /// Ends a canary that runs, as the kubelet of its node would.
-async fn finish(pods: &Api<Pod>, node: &str, exit_code: i32, message: &str) {
+async fn finish(pods: &Api<Pod>, at: &Place, exit_code: i32, message: &str) {
     let running = async || {
-        let name = canaries(pods).await.get(node)?.1.clone();
+        let name = canaries(pods).await.get(at)?.1.clone();
         let pod = pods.get_opt(&name).await.unwrap()?;
-        assert_eq!(pod.spec.as_ref().unwrap().node_name.as_deref().unwrap_or(node), node);
+        assert_eq!(pod.spec.as_ref().unwrap().node_name.as_ref().unwrap_or(&at.0), &at.0);
         (pod.status?.phase.as_deref() == Some("Running")).then_some(name)
     };
     eventually("the canary runs", || async { running().await.is_some() }).await;
-    let terminated = json!({ "exitCode": exit_code, "message": message, "finishedAt": Timestamp::now().to_string() });
+    // Both canaries of a node began with it.
+    let began = Api::<Node>::all(pods.clone().into_client()).get(&at.0).await.unwrap();
+    let (began, now) = (began.metadata.creation_timestamp.unwrap().0.to_string(), Timestamp::now().to_string());
+    let terminated = json!({ "exitCode": exit_code, "message": message, "startedAt": began, "finishedAt": now });
     let container = json!({
         "name": "canary", "image": "", "imageID": "", "ready": false, "restartCount": 0,
         "state": { "terminated": terminated },
@@ -96,11 +121,33 @@ async fn finish(pods: &Api<Pod>, node: &str, exit_code: i32, message: &str) {
     pods.patch_status(&running().await.unwrap(), &PatchParams::default(), &status).await.unwrap();
 }
 
-pub(crate) async fn a_node_lends_once_its_canary_saw_no_gpu(cluster: &Cluster) {
+/// Without the NetworkPolicy that is to be enforced, no canary is made, and the reason names the file.
+async fn the_policy_is_needed(cluster: &Cluster, inventory: watch::Receiver<Nodes>, pods: &Api<Pod>) {
+    let policies = Api::<NetworkPolicy>::namespaced(cluster.admin(), CANARY_NAMESPACE.name);
+    let mut policy = policies.get("restricted").await.unwrap();
+    policies.delete("restricted", &DeleteParams::default()).await.unwrap();
+    let running = RunningCanary::start(cluster, inventory);
+    let missing = "NetworkPolicy comity-canary/restricted is missing; apply deploy/agent/canary.yaml";
+    let mut unproved = running.unproved.clone();
+    let told = unproved.wait_for(|all| all.get("gpu-1").is_some_and(|reason| reason.contains(missing)));
+    tokio::time::timeout(PATIENCE, told).await.expect("no reason").unwrap();
+    assert!(canaries(pods).await.is_empty());
+    running.stop().await;
+    policy.metadata = ObjectMeta { name: policy.metadata.name.take(), ..ObjectMeta::default() };
+    policies.create(&PostParams::default(), &policy).await.unwrap();
+
+    let own = Api::<NetworkPolicy>::namespaced(cluster.agent.client(), CANARY_NAMESPACE.name);
+    let opened = Patch::Merge(json!({ "spec": { "egress": [{}] } }));
+    let (_, message) = refusal(own.patch("restricted", &PatchParams::default(), &opened).await);
+    assert!(message.contains("only objects in the namespaces of leases"), "{message}");
+}
+
+pub(crate) async fn a_node_lends_once_its_canaries_found_nothing(cluster: &Cluster) {
     let settings = InventorySettings { salt: SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
     let inventory = observe::kubernetes::observe(&cluster.agent, settings, observe::no_leases());
     let pods = Api::<Pod>::namespaced(cluster.admin(), CANARY_NAMESPACE.name);
-    let running = RunningCanary::start_under(cluster, inventory.nodes(), Some("kata"));
+    the_policy_is_needed(cluster, inventory.nodes(), &pods).await;
+    let running = RunningCanary::start_with(cluster, inventory.nodes(), Some("kata"), NetworkPolicies::Required);
     let not_found = "RuntimeClass \"kata\" not found";
     let mut unproved = running.unproved.clone();
     let refused = unproved.wait_for(|all| all.get("gpu-1").is_some_and(|reason| reason.contains(not_found)));
@@ -109,15 +156,15 @@ pub(crate) async fn a_node_lends_once_its_canary_saw_no_gpu(cluster: &Cluster) {
 
     let running = RunningCanary::start(cluster, inventory.nodes());
     running.lends(&[]).await;
-    finish(&pods, "gpu-1", 0, "").await;
+    prove(&pods, "gpu-1").await;
     running.lends(&["gpu-1"]).await;
-    finish(&pods, "gpu-2", 1, "/dev/nvidia0\n").await;
+    finish(&pods, &place("gpu-2", "restricted"), 1, "/dev/nvidia0\n").await;
     let mut unproved = running.unproved.clone();
     let exposed = unproved.wait_for(|all| all.get("gpu-2").is_some_and(|reason| reason.contains("sees /dev/nvidia0")));
     tokio::time::timeout(PATIENCE, exposed).await.expect("no reason").unwrap();
     running.lends(&["gpu-1"]).await;
     let before = canaries(&pods).await;
-    assert!(!before.contains_key("cpu-1"), "nodes without GPUs need none");
+    assert!(!before.contains_key(&place("cpu-1", "control")), "nodes without GPUs need none");
     running.stop().await;
 
     // The pods are the record.
@@ -129,14 +176,25 @@ pub(crate) async fn a_node_lends_once_its_canary_saw_no_gpu(cluster: &Cluster) {
     let rebooted = Patch::Merge(json!({ "status": { "nodeInfo": { "bootID": "second" } } }));
     nodes.patch_status("gpu-1", &PatchParams::default(), &rebooted).await.unwrap();
     running.lends(&[]).await;
+    let restricted = place("gpu-1", "restricted");
     eventually("another canary replaces the first", || async {
-        canaries(&pods).await.get("gpu-1").is_some_and(|now| *now != before["gpu-1"])
+        canaries(&pods).await.get(&restricted).is_some_and(|now| *now != before[&restricted])
     })
     .await;
-    finish(&pods, "gpu-1", 0, "").await;
+    // A pod that a NetworkPolicy denies everything connects.
+    finish(&pods, &place("gpu-1", "control"), 3, "").await;
+    finish(&pods, &restricted, 3, "connected to 10.96.0.1 port 443").await;
+    let mut unproved = running.unproved.clone();
+    let open = unproved
+        .wait_for(|all| all.get("gpu-1").is_some_and(|reason| reason.contains("the CNI enforces no NetworkPolicies")));
+    tokio::time::timeout(PATIENCE, open).await.expect("no reason").unwrap();
+    running.lends(&[]).await;
+    running.stop().await;
+    // Its owner accepts that.
+    let running = RunningCanary::start_with(cluster, inventory.nodes(), None, NetworkPolicies::NotEnforced);
     running.lends(&["gpu-1"]).await;
     running.stop().await;
-    only_canaries_are_admitted(cluster, &pods.get(&canaries(&pods).await["gpu-1"].1).await.unwrap()).await;
+    only_canaries_are_admitted(cluster, &pods.get(&canaries(&pods).await[&restricted].1).await.unwrap()).await;
     CANARY_NAMESPACE.clear(cluster.agent.client()).await;
     eventually("no canary is left", || async { pods.list(&ListParams::default()).await.unwrap().items.is_empty() })
         .await;
@@ -147,8 +205,8 @@ async fn only_canaries_are_admitted(cluster: &Cluster, canary: &Pod) {
     let own = Api::<Pod>::namespaced(cluster.agent.client(), CANARY_NAMESPACE.name);
     let changed = |pointer: &str, value: serde_json::Value| -> Pod {
         let mut pod = serde_json::to_value(canary).unwrap();
-        let annotations = pod["metadata"]["annotations"].clone();
-        pod["metadata"] = json!({ "name": "chosen", "annotations": annotations });
+        let (annotations, labels) = (pod["metadata"]["annotations"].clone(), pod["metadata"]["labels"].clone());
+        pod["metadata"] = json!({ "name": "chosen", "annotations": annotations, "labels": labels });
         pod["spec"]["nodeName"] = json!(null);
         pod["status"] = json!(null);
         let (parent, field) = pointer.rsplit_once('/').unwrap();
@@ -162,6 +220,7 @@ async fn only_canaries_are_admitted(cluster: &Cluster, canary: &Pod) {
         ("/spec/volumes", json!([{ "name": "a", "emptyDir": {} }]), "no volumes"),
         ("/spec/activeDeadlineSeconds", json!(3600), "at most five minutes"),
         ("/metadata/annotations", json!({}), "names the node"),
+        ("/metadata/labels", json!({ "comity.dev/canary": "free" }), "is a control, or restricted"),
     ] {
         let (_, message) = refusal(own.create(&PostParams::default(), &changed(pointer, value)).await);
         assert!(message.contains(refused), "{pointer}: {message}");

@@ -107,6 +107,8 @@ fn takes_all(node: &Node, part: &NodePlacement, resource: &str) -> bool {
 
 /// The request that a submission of `spec` would create.
 fn submitted(state: &State, spec: &RequestSpec) -> Request {
+    let origin = state.clusters.get(&spec.origin);
+    let refused = origin.into_iter().flat_map(|origin| origin.refused_lately(state.log_time));
     Request {
         spec: spec.clone(),
         state: RequestState::Queued,
@@ -117,7 +119,7 @@ fn submitted(state: &State, spec: &RequestSpec) -> Request {
         traceparent: String::new(),
         attempts: 0,
         reclaims: 0,
-        failed_donors: BTreeSet::new(),
+        failed_donors: refused.cloned().collect(),
         early: spec.not_before.is_some_and(|opens| opens > state.log_time),
         room_at: None,
         message: String::new(),

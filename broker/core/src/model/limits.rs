@@ -40,6 +40,11 @@ pub const MIN_RELEASE_IDLE_MS: u64 = 10_000;
 pub const MAX_QUEUED_REQUESTS: usize = 50_000;
 /// Leases in the whole federation that have not ended.
 pub const MAX_LEASES: usize = 200_000;
+/// Donors whose refusal by an origin is remembered: a quarter of those that a request can name.
+pub const MAX_REFUSED_DONORS: usize = 64;
+/// How long the refusal of a donor by an origin counts for new requests: an hour. Nobody tells the brokers that the
+/// origin's own policy changed, but a lease that becomes active does.
+pub const REFUSAL_KEPT_MS: u64 = 3_600 * 1_000;
 /// Donor names in an allow or deny list.
 pub const MAX_DONOR_LIST: usize = 256;
 /// Datasets that a request may name.

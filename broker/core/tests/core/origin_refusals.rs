@@ -3,7 +3,8 @@
 use comity_core::Command;
 use comity_core::command::{Expire, LeaseOutcome, OfferKeys, PeeringOutcome};
 use comity_core::demand::{RequestSpec, Share};
-use comity_types::{EndReason, LeaseState, PeeringState, RequestState, Side};
+use comity_core::limits::REFUSAL_KEPT_MS;
+use comity_types::{ClusterId, EndReason, LeaseState, PeeringState, RequestState, Side, TenantId};
 
 use super::federation::{Federation, cluster, spec};
 use super::handshake::keys;
@@ -86,4 +87,55 @@ fn a_lease_says_why_its_handshake_failed_until_one_succeeds() {
     says_why(&federation);
     federation.shake_hands(peering, 2);
     assert_eq!(federation.state.leases[&lease].message, "the clusters are connected; the donor prepares");
+}
+
+/// Whether a new request of an origin is to try others before this donor.
+fn is_avoided(federation: &mut Federation, tenant: &str, origin: &str, donor: &ClusterId) -> bool {
+    let mut wanted = spec(1, Share::Whole, "big");
+    (wanted.tenant, wanted.origin) = (TenantId::parse(tenant, "tenant").unwrap(), cluster(origin));
+    let request = federation.submit(wanted);
+    federation.state.requests[&request].failed_donors.contains(donor)
+}
+
+#[test]
+fn new_requests_try_others_before_a_donor_that_their_origin_refused_lately() {
+    let mut federation = Federation::with_rivals();
+    let first = federation.submit(spec(1, Share::Whole, "big"));
+    let lease = federation.place()[0];
+    let refused = federation.state.leases[&lease].placement.donor.clone();
+    assert!(!is_avoided(&mut federation, "team", "west", &refused));
+    federation.report_lease("west", lease, refused_by_origin("donor-refused"));
+    assert!(is_avoided(&mut federation, "team", "west", &refused));
+    assert!(!is_avoided(&mut federation, "rivals", "east", &refused), "another origin did not refuse it");
+    let second = federation.submit(spec(1, Share::Whole, "big"));
+    federation.place();
+    for request in [first, second] {
+        let lease = federation.state.requests[&request].lease.unwrap();
+        assert_ne!(federation.state.leases[&lease].placement.donor, refused, "{request}");
+    }
+
+    federation.now += REFUSAL_KEPT_MS;
+    assert!(!is_avoided(&mut federation, "team", "west", &refused), "the origin may have changed its policy");
+}
+
+#[test]
+fn the_refusal_of_a_peering_is_remembered_until_a_lease_over_it_is_active() {
+    let (mut federation, _, _, peering) = Federation::placed();
+    let north = cluster("north");
+    let failed = PeeringOutcome::Failed { code: "donor-refused".into(), message: "no".into() };
+    federation.report_peering("west", peering, 1, failed);
+    assert!(is_avoided(&mut federation, "team", "west", &north));
+
+    let (mut federation, _, lease, _) = Federation::placed();
+    federation.report_lease("west", lease, refused_by_origin("donor-refused"));
+    let mut wanted = spec(1, Share::Whole, "big");
+    wanted.allow_donors = vec![north.clone()];
+    let request = federation.submit(wanted);
+    federation.place();
+    let lease = federation.state.requests[&request].lease.unwrap();
+    let peering = federation.state.leases[&lease].peering;
+    federation.shake_hands(peering, 1);
+    assert!(is_avoided(&mut federation, "team", "west", &north));
+    federation.activate(lease);
+    assert!(!is_avoided(&mut federation, "team", "west", &north));
 }

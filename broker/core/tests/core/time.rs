@@ -189,6 +189,7 @@ fn stamps(state: &State) -> Vec<(String, Timestamp)> {
     }
     for (id, member) in &state.clusters {
         note(format!("{id}"), &[Some(member.joined_at), Some(member.since)]);
+        member.refused_donors.values().for_each(|at| note(format!("{id} refused"), &[Some(*at)]));
         for (node, health) in member.health.nodes() {
             note(format!("{id} {node}"), &[health.until(), health.gone_since]);
         }

@@ -28,6 +28,8 @@ use crate::api::{idempotency, invitation};
 use crate::context::{Context, complete};
 use crate::group::Consistency;
 
+#[cfg(test)]
+mod fuzz_joins;
 mod invitations;
 mod join_broker;
 mod join_user;

@@ -65,7 +65,11 @@ impl ClockFile {
     /// Reads the file in `dir`.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
         let bytes = comity_runtime::atomic_file::read_bounded(&dir.join(NAME), MAX_CLOCK_FILE_BYTES).ok()?;
-        serde_json::from_slice(&bytes).inspect_err(|error| tracing::info!(%error, "the clock file says nothing")).ok()
+        Self::parse(&bytes)
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        serde_json::from_slice(bytes).inspect_err(|error| tracing::info!(%error, "the clock file says nothing")).ok()
     }
 
     /// Writes the file without fsync: the next boot ignores most of it anyway.
@@ -91,6 +95,8 @@ fn millis(duration: Duration) -> u64 {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_fuzz::fuzz;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -121,6 +127,28 @@ mod tests {
     fn what_was_known_from_before_a_boot_is_kept() {
         let file = ClockFile::of("b", SECOND, Some(2_000_000), Some(Led::LogClock(996_000)));
         assert_eq!(file.restore(Some("b"), SECOND * 2).led, Some(Led::LogClock(996_000)));
+    }
+
+    #[test]
+    fn clock_files() {
+        let later = ClockFile::of("b", SECOND, None, Some(Led::LogClock(996_000)));
+        let valid = [file(), later].map(|file| serde_json::to_vec(&file).unwrap()).to_vec();
+        fuzz!("clock_file", valid, |bytes: &[u8]| {
+            let Some(file) = ClockFile::parse(bytes) else { return false };
+            for now in [Duration::ZERO, SECOND * 160, Duration::MAX] {
+                let Restored { mut clock, led } = file.restore(Some("a"), now);
+                let times = [now, now.saturating_add(SECOND)].map(|now| clock.now(now));
+                assert!(times.is_sorted(), "the log clock runs backwards: {times:?}");
+                clock.steer(now, i64::MIN);
+                clock.follow(now, now, times[0].unwrap_or(u64::MAX));
+                let log_ms = clock.now(now).expect("it was set just now");
+                let written = ClockFile::of("a", now, Some(log_ms), led);
+                let restored = written.restore(Some("a"), now);
+                assert_eq!(restored.led.is_some(), led.is_some(), "whether the group was led is kept: {written:?}");
+                let _ = restored.led.map(|led| led.ago(now, log_ms));
+            }
+            true
+        });
     }
 
     #[test]

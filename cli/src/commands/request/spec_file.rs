@@ -272,7 +272,29 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use comity_fuzz::fuzz;
+
     use super::*;
+
+    #[test]
+    fn request_files() {
+        let short = "tenant: t\norigin: o\ngpus: {selector: a > 1, mig: 1g.10gb, cpuPerGpu: 0.5}\nstartBy: 8h\n";
+        let valid = [FILE_EXAMPLE, short].map(|text| text.as_bytes().to_vec()).to_vec();
+        fuzz!("request_file", valid, |bytes: &[u8]| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return false };
+            match parse("request.yaml", text) {
+                Ok(args) => {
+                    let _ = args.to_message();
+                    true
+                }
+                Err(failure) => {
+                    let reason = failure.reason;
+                    assert!(reason.contains("request.yaml") && !reason.contains(char::is_control), "{reason:?}");
+                    false
+                }
+            }
+        });
+    }
 
     #[test]
     fn the_example_in_the_help_parses() {

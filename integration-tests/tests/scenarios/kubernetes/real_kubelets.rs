@@ -12,7 +12,7 @@ use comity_testkit::{
 
 use crate::OrLogs as _;
 use crate::agents_account::agents_account;
-use crate::canaries;
+use crate::canaries::{self, Enforcement};
 use crate::gpu_boxes::{self, GpuNode};
 use crate::held_devices;
 use crate::mig_box::{self, MigManager};
@@ -33,9 +33,10 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
     let config = RealClustersConfig { origin_gpus: 0, donor_gpus: 4, donor_nodes: 2, ..RealClustersConfig::default() };
     let clusters = Arc::new(RealClusters::start(&binaries, config).await.unwrap());
     let manager = MigManager::start(&clusters).await;
+    let enforcement = Enforcement::start(&clusters).await;
     let mut federation = federation_of(&clusters).await;
     mig_box::is_offered_cut(&federation, DONOR).await;
-    canaries::prove_all(&federation, &clusters.donor, DONOR).await;
+    canaries::network_policies_are_needed(&mut federation, &clusters.donor, DONOR, enforcement).await;
 
     let reader = held_devices::start_reader(&federation, &clusters.donor);
     // One lease of each card: two L40S, and a half of an H100, for which a GPU is cut.

@@ -179,6 +179,8 @@ fn parse<T: FromStr>(field: &'static str, text: &str, remedy: &str) -> Result<T,
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 pub(super) mod tests {
+    use comity_fuzz::fuzz;
+
     use super::*;
 
     pub(in crate::tun::overlay) fn published() -> Published {
@@ -203,6 +205,25 @@ pub(super) mod tests {
         // A later version may add fields.
         let more = text.replacen('{', "{\"more\":1,", 1);
         assert_eq!(Published::read(&more).unwrap().1, 7);
+    }
+
+    #[test]
+    fn documents_of_gateways() {
+        fuzz!("overlay_document", vec![published().document(7).into_bytes()], |bytes: &[u8]| {
+            let Ok(text) = std::str::from_utf8(bytes) else { return false };
+            match Published::read(text) {
+                Ok((published, generation)) => {
+                    let again = Published::read(&published.document(generation));
+                    assert_eq!(again, Ok((published, generation)), "what was read is written, and reads the same");
+                    true
+                }
+                Err(error) => {
+                    let error = error.to_string();
+                    assert!(error.contains(" is refused: ") && !error.contains(char::is_control), "{error:?}");
+                    false
+                }
+            }
+        });
     }
 
     #[test]

@@ -62,6 +62,7 @@ pub(super) fn known_peer(remote: &RemoteKeys) -> PeerRecord {
         trust: Trust::FirstUse,
         institution: String::new(),
         since_ms: NOW,
+        had_lease: false,
         refused: None,
     }
 }

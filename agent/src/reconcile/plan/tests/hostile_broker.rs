@@ -35,7 +35,7 @@ impl Sim {
     }
 
     /// The broker enrolled a cluster of its own and peered it with this one; the handshake is complete.
-    fn with_peering_of_the_broker(mut self) -> Self {
+    pub(super) fn with_peering_of_the_broker(mut self) -> Self {
         let mut directive = self.desired.peerings[0].clone();
         directive.peering.id = OTHER;
         match self.side {
@@ -72,7 +72,7 @@ fn sealed_for(sim: &Sim) -> Option<PeeringId> {
 }
 
 /// A lease that runs here, with everything acknowledged.
-fn running(side: Side) -> Sim {
+pub(super) fn running(side: Side) -> Sim {
     let mut sim = connected(side);
     sim.desired.leases = vec![lease("lease-1", 7, LeaseState::Active)];
     if side == Side::Origin {

@@ -1,14 +1,16 @@
 //! Member clusters.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use comity_types::InstitutionId;
+use comity_types::{ClusterId, InstitutionId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::health::Health;
 use crate::model::inventory::{Offer, stored_offer};
+use crate::model::limits::{MAX_REFUSED_DONORS, REFUSAL_KEPT_MS};
 use crate::model::revocation::Exclusion;
-use crate::model::time::Timestamp;
+use crate::model::time::{Millis, Timestamp};
 
 /// A member cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +43,71 @@ pub struct Cluster {
     pub health: Health,
     /// The last fencing token issued for leases on this donor.
     pub last_fencing_token: u64,
+    /// Donors that its own policy refused, with the time of the last refusal.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused_donors: BTreeMap<ClusterId, Timestamp>,
     /// Revision that last changed it.
     pub revision: u64,
+}
+
+impl Cluster {
+    /// Donors that its own policy refused within [`REFUSAL_KEPT_MS`]. New requests try others first.
+    pub fn refused_lately(&self, now: Timestamp) -> impl Iterator<Item = &ClusterId> {
+        self.refused_donors.iter().filter(move |(_, at)| is_recent(**at, now)).map(|(donor, _)| donor)
+    }
+
+    /// Remembers that its own policy refused a donor. Of too many donors the one that it refused first is forgotten.
+    pub(crate) fn note_refused_donor(&mut self, donor: ClusterId, now: Timestamp) {
+        self.refused_donors.retain(|_, at| is_recent(*at, now));
+        self.refused_donors.insert(donor, now);
+        let first = self.refused_donors.iter().min_by_key(|(_, at)| **at).map(|(donor, _)| donor.clone());
+        if let Some(first) = first.filter(|_| self.refused_donors.len() > MAX_REFUSED_DONORS) {
+            self.refused_donors.remove(&first);
+        }
+    }
+}
+
+fn is_recent(at: Timestamp, now: Timestamp) -> bool {
+    now.since(at) < Millis(REFUSAL_KEPT_MS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_are_bounded_and_expire() {
+        let name = |number: u64| ClusterId::parse(&format!("donor-{number}"), "cluster").expect("a label");
+        let mut cluster = Cluster {
+            institution: InstitutionId::parse("polytechnic", "institution").expect("a label"),
+            identity_key: String::new(),
+            joined_at: Timestamp(0),
+            certificate_not_after: Timestamp(0),
+            void_before: 0,
+            evicted: None,
+            connected: true,
+            since: Timestamp(0),
+            offer: None,
+            health: Health::default(),
+            last_fencing_token: 0,
+            refused_donors: BTreeMap::new(),
+            revision: 0,
+        };
+        let most = MAX_REFUSED_DONORS as u64;
+        for number in 0..most {
+            cluster.note_refused_donor(name(number), Timestamp(number));
+        }
+        // Again, so that another one is the first.
+        cluster.note_refused_donor(name(0), Timestamp(most));
+        cluster.note_refused_donor(name(most), Timestamp(most + 1));
+        assert_eq!(cluster.refused_donors.len(), MAX_REFUSED_DONORS);
+        let held = [0, 1, 2, most].map(|number| cluster.refused_donors.contains_key(&name(number)));
+        assert_eq!(held, [true, false, true, true]);
+
+        let last = Timestamp(most + 1).after(Millis(REFUSAL_KEPT_MS - 1));
+        assert_eq!(cluster.refused_lately(last).collect::<Vec<_>>(), [&name(most)]);
+        assert_eq!(cluster.refused_lately(last.after(Millis(1))).count(), 0);
+        cluster.note_refused_donor(name(7), last.after(Millis(1)));
+        assert_eq!(cluster.refused_donors.len(), 1);
+    }
 }

@@ -31,7 +31,8 @@ pub struct Request {
     /// Times that a lease of it was reclaimed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub reclaims: u32,
-    /// Donors that failed it, or that its origin refused: these are among `spec.deny_donors` too. The scheduler avoids them while others can serve it.
+    /// Donors that failed it, that its origin refused for it (`spec.deny_donors` has these too), or that its origin
+    /// refused lately when it was submitted. The scheduler avoids them while others can serve it.
     pub failed_donors: BTreeSet<ClusterId>,
     /// Whether its start window has not opened yet.
     pub early: bool,

@@ -45,6 +45,19 @@ impl Transition<'_> {
         }
     }
 
+    /// Remembers that an origin's own policy refused a donor.
+    pub(crate) fn note_refused_donor(&mut self, origin: &ClusterId, donor: &ClusterId) {
+        let now = self.now();
+        self.change_cluster(origin, |cluster| cluster.note_refused_donor(donor.clone(), now));
+    }
+
+    /// Forgets that an origin's own policy refused a donor: a lease between them is active.
+    pub(crate) fn forget_refused_donor(&mut self, origin: &ClusterId, donor: &ClusterId) {
+        if self.state().clusters.get(origin).is_some_and(|cluster| cluster.refused_donors.contains_key(donor)) {
+            self.change_cluster(origin, |cluster| _ = cluster.refused_donors.remove(donor));
+        }
+    }
+
     /// Replaces a cluster's offer and records the failures that the new one shows.
     pub(crate) fn replace_offer(&mut self, id: &ClusterId, offer: &Offer) {
         self.note_health_of_offer(id, offer);

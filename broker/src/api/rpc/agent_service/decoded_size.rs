@@ -1,70 +1,22 @@
-//! Bounds the memory of a report before it is decoded: an empty device has two bytes on the wire and hundreds decoded.
+//! Bounds the memory of an agent's report before it is decoded.
 
 use comity_core::Refusal;
 use comity_core::refusal::Code;
+use comity_proto::DecodedSizeLimit;
 
 use crate::api::rpc_error::RpcError;
 
-/// Estimated bytes of a decoded message: an offer of 10,000 nodes with 16 devices each takes four fifths of it.
-const MAX_DECODED_BYTES: usize = 160 << 20;
-/// Bytes that a field with a length counts, by its depth: the report, a node, a device, its texts, what is in these.
-const BYTES_BY_DEPTH: [usize; 7] = [512, 256, 320, 48, 96, 96, 96];
-
-const VARINT: u64 = 0;
-const FIXED_64: u64 = 1;
-const WITH_LENGTH: u64 = 2;
-const FIXED_32: u64 = 5;
+/// A report: an offer of 10,000 nodes with 16 devices each takes four fifths of it. By depth: the report, a node, a
+/// device, its texts, what is in these.
+const REPORT_LIMIT: DecodedSizeLimit =
+    DecodedSizeLimit { max_bytes: 160 << 20, bytes_by_depth: &[512, 256, 320, 48, 96, 96, 96], opaque: &[] };
 
 /// Refuses a message that would take too much memory. Malformed ones are left to the decoder.
 pub(super) fn check_decoded_size(message: &[u8]) -> Result<(), RpcError> {
-    let mut left = Some(MAX_DECODED_BYTES);
-    count(message, &BYTES_BY_DEPTH, &mut left);
-    if left.is_some() {
-        return Ok(());
-    }
-    let reason = format!(
-        "a message of {} bytes has more parts than fit into {} MiB once it is decoded",
-        message.len(),
-        MAX_DECODED_BYTES >> 20
-    );
-    Err(Refusal::new(Code::LimitReached, reason, "offer fewer nodes and devices").at("body", message.len()).into())
-}
-
-/// Subtracts what the fields of `message` count; `None` once nothing is left. Texts are read as messages too: they hold
-/// next to nothing that looks like a field.
-fn count(mut message: &[u8], bytes_by_depth: &[usize], left: &mut Option<usize>) {
-    let Some((bytes, deeper)) = bytes_by_depth.split_first() else { return };
-    while let Some(field) = next_field(&mut message) {
-        let Some(within) = field else { continue };
-        *left = left.and_then(|left| left.checked_sub(*bytes));
-        if left.is_none() {
-            return;
-        }
-        count(within, deeper, left);
-    }
-}
-
-/// Takes a field off the beginning: the inner value is what a field with a length holds. `None` at the end, and where the
-/// rest is no field.
-fn next_field<'m>(message: &mut &'m [u8]) -> Option<Option<&'m [u8]>> {
-    let key = next_varint(message)?;
-    let length = match key & 7 {
-        VARINT => {
-            next_varint(message)?;
-            return Some(None);
-        }
-        FIXED_64 => 8,
-        FIXED_32 => 4,
-        WITH_LENGTH => usize::try_from(next_varint(message)?).ok()?,
-        _ => return None,
-    };
-    let (value, rest) = message.split_at_checked(length)?;
-    *message = rest;
-    Some((key & 7 == WITH_LENGTH).then_some(value))
-}
-
-fn next_varint(message: &mut &[u8]) -> Option<u64> {
-    prost::encoding::decode_varint(message).ok()
+    REPORT_LIMIT.check(message).map_err(|refused| {
+        let refusal = Refusal::new(Code::LimitReached, refused.to_string(), "offer fewer nodes and devices");
+        refusal.at("body", refused.bytes).into()
+    })
 }
 
 #[cfg(test)]
@@ -120,6 +72,16 @@ mod tests {
             let refusal = check_decoded_size(&flood).unwrap_err().to_string();
             assert!(refusal.contains("more parts than fit into 160 MiB"), "{refusal}");
         }
+    }
+
+    #[test]
+    fn agent_hides_devices_behind_a_group() {
+        let devices = v1::Node { devices: vec![v1::Device::default(); 128], ..v1::Node::default() };
+        // A field that no message has, which the decoder skips.
+        let group = [0xa3, 0x06, 0xa4, 0x06];
+        let flood = [&group[..], &offer(5_000, &devices)[..]].concat();
+        assert!(check_decoded_size(&flood).unwrap_err().to_string().contains("more parts"));
+        assert!(check_decoded_size(&[&group[..], &offer(1, &devices)[..]].concat()).is_ok());
     }
 
     #[test]

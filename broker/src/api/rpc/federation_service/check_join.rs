@@ -16,7 +16,7 @@ use crate::api::udp_probe::{Nonce, send_probe};
 use crate::group::Consistency;
 
 /// A check, parsed.
-struct JoinCheck {
+pub(super) struct JoinCheck {
     cluster: ClusterId,
     secret_sha256: String,
     endpoints: Vec<String>,
@@ -73,7 +73,7 @@ impl FederationHandlers {
 }
 
 impl JoinCheck {
-    fn parse(message: v1::CheckJoinRequest) -> Result<Self, Refusal> {
+    pub(super) fn parse(message: v1::CheckJoinRequest) -> Result<Self, Refusal> {
         let cluster = ClusterId::parse(&message.cluster, "cluster")?;
         let secret_sha256 = invitation::parse_secret(&message.secret)?;
         let count = message.udp_endpoints.len();

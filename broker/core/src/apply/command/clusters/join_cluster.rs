@@ -1,5 +1,7 @@
 //! Joins a cluster, or rejoins it with a new identity.
 
+use std::collections::BTreeMap;
+
 use comity_types::{ClusterId, InstitutionId, PeeringId};
 use serde::{Deserialize, Serialize};
 
@@ -27,12 +29,14 @@ pub struct JoinCluster {
 
 impl JoinCluster {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        check_invite(
+        let invite = check_invite(
             transition.state(),
             transition.now(),
             &self.secret_sha256,
             &InviteSubject::Cluster(self.cluster.clone()),
         )?;
+        // The inviter may have been a maintainer then.
+        transition.state().check_readmission(&self.cluster, &invite.inviter)?;
         let policy = transition.state().policy.as_ref().ok_or_else(Refusal::no_policy)?;
         let institution = policy.bundle.institution_of_cluster(self.cluster.as_str()).ok_or_else(|| {
             Refusal::invalid(
@@ -75,6 +79,7 @@ impl JoinCluster {
                 offer: None,
                 health: Health::default(),
                 last_fencing_token: 0,
+                refused_donors: BTreeMap::new(),
                 revision: 0,
             };
             transition.insert_cluster(&self.cluster, cluster);

@@ -98,6 +98,7 @@ impl ReportLease {
                 self.ready(transition, side, namespace, secret_name);
             }
             LeaseOutcome::Failed { code, message, highest_fencing_token } => {
+                let donor = lease.placement.donor.clone();
                 if side == Side::Donor {
                     transition.skip_fencing_tokens(&self.cluster, *highest_fencing_token);
                 }
@@ -106,6 +107,9 @@ impl ReportLease {
                     Side::Origin => EndReason::OriginFailed,
                     Side::Donor => EndReason::DonorFailed,
                 };
+                if reason == EndReason::OriginRefused {
+                    transition.note_refused_donor(&self.cluster, &donor);
+                }
                 transition.end_lease(self.lease, reason, &format!("{}: {message} ({code})", self.cluster));
             }
             LeaseOutcome::Clean => {
@@ -196,6 +200,10 @@ impl ReportLease {
         if waited && !held(transition) {
             transition.pin_gpu_type(self.lease);
             transition.align_gang_terms(self.lease);
+            if let Some(lease) = transition.state().leases.get(&self.lease) {
+                let (origin, donor) = (lease.origin.clone(), lease.placement.donor.clone());
+                transition.forget_refused_donor(&origin, &donor);
+            }
             // The missing report may have arrived before one of the clusters fell silent.
             refresh_suspicion(transition, self.lease);
         }

@@ -46,7 +46,7 @@ pub struct ReportPeering {
 impl ReportPeering {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let (peering, side) = peering_of(transition, self.peering, self.epoch, &self.cluster)?;
-        let state = peering.state;
+        let (state, donor) = (peering.state, peering.donor.clone());
         match &self.outcome {
             PeeringOutcome::Authenticated => {
                 if side != Side::Donor {
@@ -86,6 +86,9 @@ impl ReportPeering {
                 let why = format!("{}: {message} ({code})", self.cluster);
                 transition.fail_peering(self.peering, &why);
                 if let Some(reason) = refusal(side, code) {
+                    if reason == EndReason::OriginRefused {
+                        transition.note_refused_donor(&self.cluster, &donor);
+                    }
                     end_held_leases(transition, self.peering, reason, &why);
                 }
             }

@@ -28,6 +28,9 @@ impl SubmitRequest {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let spec = check(transition.state(), &self.spec, transition.now())?;
         let early = spec.not_before.is_some_and(|opens| opens > transition.now());
+        let origin = transition.state().clusters.get(&spec.origin);
+        let refused = origin.into_iter().flat_map(|origin| origin.refused_lately(transition.now()));
+        let failed_donors = refused.cloned().collect();
         let message = if early { "waiting for its start window" } else { "waiting for a donor" };
         let request = transition.insert_request(Request {
             spec,
@@ -39,7 +42,7 @@ impl SubmitRequest {
             traceparent: transition.traceparent().to_owned(),
             attempts: 0,
             reclaims: 0,
-            failed_donors: BTreeSet::new(),
+            failed_donors,
             early,
             room_at: None,
             message: message.to_owned(),
