@@ -125,6 +125,9 @@ pub struct Status {
     /// Steps that failed and wait to be retried, by "object/step", with their errors.
     #[serde(default)]
     pub failed_steps: BTreeMap<String, String>,
+    /// Why a broker refused the newest offer.
+    #[serde(default)]
+    pub refused_offer: Option<String>,
     /// The last reports that a broker refused, the newest last.
     #[serde(default)]
     pub refused_reports: Vec<String>,
@@ -226,6 +229,7 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         peerings,
         failed_handshakes: failures.handshakes(),
         failed_steps: failures.steps(),
+        refused_offer: failures.refused_offer(),
         refused_reports: failures.refused(),
     })
 }

@@ -29,6 +29,8 @@ const UNACKNOWLEDGED: usize = 256;
 const WELCOME_WITHIN: Duration = Duration::from_secs(10);
 /// Longest outage grace that a broker may ask for, in milliseconds: 30 days. It keeps leases past their end.
 const MAX_OUTAGE_GRACE_MS: u64 = 30 * 24 * 3_600 * 1_000;
+/// Code of a refused offer that is not the newest of this cluster.
+const STALE_GENERATION: &str = "stale-generation";
 /// Bounds of the heartbeat that a broker may ask for.
 const HEARTBEAT: (u64, u64) = (100, 60_000);
 
@@ -50,6 +52,12 @@ pub(super) enum SessionError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Another offer of this cluster has a later generation.
+    #[error(
+        "the broker has a later offer of this cluster than this agent made: the offer is made again; if it lasts, another \
+         agent has its state, or somebody its certificate"
+    )]
+    OtherOffer,
     /// Another replica may be the active agent.
     #[error("this replica may no longer be the active agent")]
     Fenced,
@@ -265,7 +273,11 @@ impl Session<'_> {
         }
         let outcome = if ack.error.is_some() { AckOutcome::Refused } else { AckOutcome::Committed };
         if self.shared.offer.lock().await.settle(ack.message_id, outcome) {
-            return Ok(());
+            let refusal = ack.error.as_ref().map(|error| format!("{} ({})", error.reason, error.code));
+            failures.set_refused_offer(refusal.as_deref());
+            // The next welcome says from where to go on.
+            let is_stale = ack.error.is_some_and(|error| error.code == STALE_GENERATION);
+            return if is_stale { Err(SessionError::OtherOffer) } else { Ok(()) };
         }
         // Marked before it leaves the outbox, so that no plan in between misses both.
         let key = store.records().outbox.get(&ack.message_id).map(|outgoing| outgoing.key.clone());

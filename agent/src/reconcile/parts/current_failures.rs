@@ -1,5 +1,5 @@
-//! What goes wrong at present, for people: steps that wait to be retried, reports that a broker refused, and handshakes
-//! that failed.
+//! What goes wrong at present, for people: steps that wait to be retried, an offer or reports that a broker refused, and
+//! handshakes that failed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,7 +12,7 @@ const KEPT_REFUSALS: usize = 8;
 /// Characters of an error.
 const MAX_ERROR_CHARS: usize = 512;
 
-/// Steps that fail, reports that were refused, and handshakes that failed.
+/// Steps that fail, an offer and reports that were refused, and handshakes that failed.
 #[derive(Default)]
 pub struct CurrentFailures(Mutex<Failing>);
 
@@ -21,6 +21,7 @@ struct Failing {
     steps: BTreeMap<String, String>,
     refused: VecDeque<String>,
     handshakes: BTreeMap<PeeringId, String>,
+    offer: Option<String>,
 }
 
 impl CurrentFailures {
@@ -72,6 +73,17 @@ impl CurrentFailures {
     #[must_use]
     pub fn handshakes(&self) -> BTreeMap<String, String> {
         self.failing().handshakes.iter().map(|(peering, reason)| (peering.to_string(), reason.clone())).collect()
+    }
+
+    /// Says why a broker refused the newest offer; `None` once it took one.
+    pub(crate) fn set_refused_offer(&self, refusal: Option<&str>) {
+        self.failing().offer = refusal.map(shortened);
+    }
+
+    /// Why a broker refused the newest offer.
+    #[must_use]
+    pub fn refused_offer(&self) -> Option<String> {
+        self.failing().offer.clone()
     }
 
     /// Steps that wait to be retried, by "object/step", with their errors.

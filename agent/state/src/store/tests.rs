@@ -8,15 +8,15 @@ use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{Grant, Grants};
 use comity_proto::v1;
 use comity_runtime::{IdentityKey, IdentityPublicKey, SeededEntropy};
-use comity_types::{Delivery, LeaseId, PeeringId, Side};
+use comity_types::{Delivery, LeaseId, MAX_FENCING_TOKEN_STEP as STEP, PeeringId, Side};
 
 use super::change::MAX_EPOCHS;
 use super::tables::DONORS;
 use super::*;
 use crate::record::{
-    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_FENCE_STEP,
-    MAX_MESSAGE_ID, OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey,
-    SecretBlob, SecretKey, Trust,
+    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_MESSAGE_ID,
+    OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey,
+    Trust,
 };
 
 fn heartbeat() -> v1::agent_message::Body {
@@ -155,9 +155,7 @@ async fn the_fence_takes_no_step_that_no_honest_broker_takes() {
             change.put_donor(DonorRecord::new(LeaseId(lease), token, Delivery::default()));
         })
     };
-    for (lease, token, fence) in
-        [(1, 7, 7), (2, u64::MAX, 7), (3, MAX_FENCE_STEP + 8, 7), (4, MAX_FENCE_STEP + 7, MAX_FENCE_STEP + 7)]
-    {
+    for (lease, token, fence) in [(1, 7, 7), (2, u64::MAX, 7), (3, STEP + 8, 7), (4, STEP + 7, STEP + 7)] {
         put(lease, token).await.unwrap();
         assert_eq!((store.records().fence, store.records().donors.len()), (fence, lease as usize), "{token}");
     }

@@ -1,8 +1,8 @@
 //! Leases.
 
 use comity_types::{
-    ClassName, ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId, TenantId,
-    is_dns_label, namespace_name,
+    ClassName, ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId, Side,
+    TenantId, is_dns_label, namespace_name,
 };
 use serde::{Deserialize, Serialize};
 
@@ -111,6 +111,13 @@ pub struct Lease {
 pub const WAITS_FOR_DONOR: &str = "the clusters are connected; the donor prepares";
 
 impl Lease {
+    /// The side that `cluster` is; `None` for a stranger.
+    #[must_use]
+    pub fn side_of(&self, cluster: &ClusterId) -> Option<Side> {
+        let is_donor = || (*cluster == self.placement.donor).then_some(Side::Donor);
+        (*cluster == self.origin).then_some(Side::Origin).or_else(is_donor)
+    }
+
     /// Whether it occupies capacity on the donor: until the donor reports clean.
     #[must_use]
     pub fn occupies(&self) -> bool {
