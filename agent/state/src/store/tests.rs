@@ -422,3 +422,21 @@ fn a_damaged_image_is_refused_and_nothing_is_removed() {
     assert!(refused.contains("cannot be read"), "{refused}");
     assert!(home.path().join("identity-key.pem").exists());
 }
+
+#[tokio::test]
+async fn the_records_of_another_cluster_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let (own, other) = ("spiffe://dev.test/cluster/ncc-main", "spiffe://dev.test/cluster/hospital-research");
+    assert_eq!(Store::owner_of(home.path()).unwrap(), None);
+    let store = Store::open(home.path()).unwrap();
+    store.check_owner(other).unwrap();
+    store.bind(own).await.unwrap();
+    store.bind(own).await.unwrap();
+    let error = store.bind(other).await.unwrap_err().to_string();
+    assert!(error.contains("agent.redb belongs to cluster spiffe://dev.test/cluster/ncc-main"), "{error}");
+    assert!(error.contains("a state directory of its own"), "{error}");
+    store.check_owner(other).unwrap_err();
+    assert_eq!(Store::owner_of(home.path()).unwrap(), None, "the store that is open has checked it");
+    drop(store);
+    assert_eq!(Store::owner_of(home.path()).unwrap().as_deref(), Some(own));
+}

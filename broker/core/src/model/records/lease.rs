@@ -107,6 +107,9 @@ pub struct Lease {
     pub revision: u64,
 }
 
+/// What a lease waits for whose clusters are connected while neither side is ready; for people.
+pub const WAITS_FOR_DONOR: &str = "the clusters are connected; the donor prepares";
+
 impl Lease {
     /// The side that `cluster` is; `None` for a stranger.
     #[must_use]
@@ -119,6 +122,16 @@ impl Lease {
     #[must_use]
     pub fn occupies(&self) -> bool {
         self.donor_side != SideState::Clean && self.state != LeaseState::Ended
+    }
+
+    /// What a lease waits for that is not active yet, once its clusters are connected; for people.
+    #[must_use]
+    pub fn waits_for(&self) -> &'static str {
+        match (self.donor_side, self.origin_side) {
+            (SideState::Ready, _) => "the donor is ready; the origin connects",
+            (_, SideState::Ready) => "the origin is ready; the donor prepares",
+            _ => WAITS_FOR_DONOR,
+        }
     }
 
     /// Its next deadline, at which it ends by itself; `None` if it has none.

@@ -182,10 +182,8 @@ impl ReportLease {
                     lease.active_at = Some(now);
                     lease.expires_at = Some(now.after(lease.term));
                     String::new()
-                } else if side == Side::Donor {
-                    "the donor is ready; the origin connects".to_owned()
                 } else {
-                    "the origin is ready; the donor prepares".to_owned()
+                    lease.waits_for().to_owned()
                 };
             }
         });
