@@ -67,8 +67,8 @@ impl DecodedSizeLimit {
     }
 }
 
-/// Takes a field off the beginning: the inner value is the number of a field with a length, and what it holds. `None` at
-/// the end, and where the decoder refuses the rest.
+/// Takes a field off the beginning: the inner value is the number of a field with a length, and what it holds. `None`
+/// at the end, and where the decoder refuses the rest.
 fn next_field<'m>(message: &mut &'m [u8]) -> Option<Option<(u64, &'m [u8])>> {
     let key = next_varint(message)?;
     let length = match key & 7 {

@@ -5,7 +5,8 @@
 //! compiled by protox at build time, so neither protoc nor any system library is needed.
 //!
 //! Only the enums that `comity-types` has too are converted here. Messages are parsed at the edge of each service;
-//! [`RequiredFields`] tells before that which fields are missing, and [`DecodedSizeLimit`] whether a message may be decoded.
+//! [`RequiredFields`] tells before that which fields are missing, and [`DecodedSizeLimit`] whether a message may be
+//! decoded.
 
 mod convert;
 mod decoded_size;

@@ -131,6 +131,7 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
         since,
         offer: _,
         health,
+        withdrawn_generation: _,
         last_fencing_token: _,
         refused_donors,
         revision: _,

@@ -61,6 +61,8 @@ impl JoinCluster {
                 cluster.void_before = generation;
                 cluster.evicted = None;
             });
+            // Whoever had the old certificate may have made the offer.
+            transition.withdraw_offer(&self.cluster);
             // The new identity invalidates everything that the old one signed.
             let peerings: Vec<PeeringId> = transition.state().peerings_of(&self.cluster).map(|(id, _)| id).collect();
             for id in peerings {
@@ -77,6 +79,7 @@ impl JoinCluster {
                 connected: false,
                 since: now,
                 offer: None,
+                withdrawn_generation: 0,
                 health: Health::default(),
                 last_fencing_token: 0,
                 refused_donors: BTreeMap::new(),
