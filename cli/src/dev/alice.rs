@@ -18,8 +18,8 @@ pub(super) const REVOKED: &str = "revoked";
 const OTHER_STATE: &str =
     "start with another --state directory: an earlier run revoked or suspended who is needed here";
 
-/// Gives alice a new certificate if an earlier run with this state revoked hers, as a maintainer would: the certificates
-/// that the authority's key alone makes stay void. `session` opens a session of alice.
+/// Gives alice a new certificate if an earlier run with this state revoked hers, as a maintainer would: those that the
+/// authority's key alone makes stay void. `session` opens a session of alice.
 pub(super) async fn let_in_again(
     session: impl Fn() -> Session,
     maintainer: &Session,

@@ -89,8 +89,8 @@ pub fn shaped(command: Command, detail: Detail) -> Command {
     })
 }
 
-/// Joins the lines of each paragraph, so that the terminal's width alone breaks them. Indented lines, as of examples and
-/// lists, stay as they are.
+/// Joins the lines of each paragraph, so that the terminal's width alone breaks them. Indented lines stay: those of
+/// examples and lists.
 fn unfolded(text: &str) -> String {
     let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
     let mut joined = String::new();

@@ -14,8 +14,8 @@ use crate::state::State;
 use crate::state::transition::Transition;
 
 /// Ends a cluster's membership: voids its certificates and open invitations, withdraws its offer, cancels its waiting
-/// requests, treats its leases and closes its peerings. The record stays, because fencing tokens must not repeat. Only a
-/// maintainer lets in again what a maintainer evicted.
+/// requests, treats its leases and closes its peerings. The record stays, because fencing tokens must not repeat. Only
+/// a maintainer lets in again what a maintainer evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvictCluster {
     /// The member.
