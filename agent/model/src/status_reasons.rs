@@ -1,7 +1,16 @@
 //! Why a call to a server failed.
 
-use comity_proto::error_detail;
+use comity_proto::{error_detail, v1};
 use tonic::{Code, Status};
+
+/// Code with which brokers refuse an evicted or replaced cluster, and one of a suspended institution.
+const REVOKED: &str = "revoked";
+
+/// What a broker says that no longer lets this cluster take part; `None` for any other failure.
+#[must_use]
+pub fn revocation(status: &Status) -> Option<v1::ErrorDetail> {
+    error_detail(status).filter(|detail| detail.code == REVOKED)
+}
 
 /// The message of a status with the causes behind it, and its code: the broker's, as in "revoked", else that of gRPC, as
 /// in "permission-denied". One line for logs; gRPC's own text of a status repeats its code as a sentence and quotes its
@@ -40,7 +49,7 @@ mod tests {
     use std::io;
     use std::sync::Arc;
 
-    use comity_proto::{ErrorDetails, error_status, v1};
+    use comity_proto::{ErrorDetails, error_status};
 
     use super::*;
 

@@ -1,8 +1,9 @@
 //! Whether the cluster still takes part in its federation, and with which keys.
 
+use comity_agent_model::status_reasons::revocation;
 use comity_agent_state::store::{Store, other_owner};
+use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
-use comity_proto::{error_detail, v1};
 use comity_runtime::checks::{Check, CheckList};
 use comity_runtime::{IdentityKey, tls};
 use tonic::Status;
@@ -15,8 +16,6 @@ use crate::config::Config;
 const MEMBERSHIP_CHECK: &str = "membership";
 const IDENTITY_KEY_CHECK: &str = "identity key";
 const RECORDS_CHECK: &str = "records";
-/// Code with which brokers refuse a cluster that takes no part any more.
-const REVOKED: &str = "revoked";
 
 /// Whether the brokers serve this cluster. A broker that cannot say so is no reason to fail: the next call tells why.
 pub(super) async fn check(config: &Config, member: &MemberAccess, list: &mut CheckList) -> bool {
@@ -43,7 +42,7 @@ pub(super) async fn check(config: &Config, member: &MemberAccess, list: &mut Che
 
 /// The failed check of a cluster that brokers refuse.
 fn revoked(status: &Status) -> Option<Check> {
-    let detail = error_detail(status).filter(|detail| detail.code == REVOKED)?;
+    let detail = revocation(status)?;
     Some(Check::failed(MEMBERSHIP_CHECK, detail.reason, detail.remedy))
 }
 
@@ -95,7 +94,7 @@ mod tests {
     #[test]
     fn a_refusal_of_the_member_fails_the_check_with_the_brokers_remedy() {
         let detail = v1::ErrorDetail {
-            code: REVOKED.to_owned(),
+            code: "revoked".to_owned(),
             reason: "cluster west was evicted by ingrid".to_owned(),
             remedy: "run `comity cluster invite west`".to_owned(),
             ..v1::ErrorDetail::default()

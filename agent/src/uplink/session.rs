@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comity_agent_model::desired::Update;
-use comity_agent_model::status_reasons::reasons;
+use comity_agent_model::status_reasons::{reasons, revocation};
 use comity_agent_state::store::StoreError;
+use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::broker_message::Body as FromBroker;
-use comity_proto::{error_detail, v1};
 use comity_runtime::{BrokerEndpoints, tls};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
@@ -66,13 +66,10 @@ pub(super) enum SessionError {
     Stopped,
 }
 
-/// Code of the refusal of an evicted or replaced cluster, or of one of a suspended institution.
-const REVOKED: &str = "revoked";
-
 impl SessionError {
     /// Whether the broker says that this cluster takes no part any more.
     pub(super) fn is_revoked(&self) -> bool {
-        matches!(self, Self::Status(status) if error_detail(status).is_some_and(|detail| detail.code == REVOKED))
+        matches!(self, Self::Status(status) if revocation(status).is_some())
     }
 }
 
