@@ -24,7 +24,7 @@ use tokio::sync::{Notify, watch};
 use self::agent_platform::{OfferedNodes, Platform};
 use self::tasks::{BrokerAccess, Tasks, UplinkEnds};
 use crate::config::{Config, FabricModeName};
-use crate::enrollment::join::{JoinInput, Membership, join_or_load};
+use crate::enrollment::join::{JoinInput, Membership, RefusedToken, join_or_load};
 use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
 use crate::observe::Inventory;
@@ -135,7 +135,7 @@ impl Agent {
         Ok(agent)
     }
 
-    /// Joins unless an identity exists.
+    /// Joins unless an identity exists that the configured token brought.
     async fn join(
         config: &Config,
         store: Store,
@@ -147,6 +147,7 @@ impl Agent {
         let Membership { directory, identity, brokers } = join_or_load(JoinInput {
             state: &config.state_dir,
             token,
+            refused: RefusedToken::IsIgnored,
             brokers: &config.brokers,
             key: &key,
             store: Some(&store),
@@ -159,6 +160,7 @@ impl Agent {
             path: directory.path().to_owned(),
             id: identity.id().to_string(),
         })?;
+        store.bind(&identity.id().to_string()).await?;
         let federation = identity.id().trust_domain().to_string();
         let source = IdentitySource::new(identity);
         let tls = ClientTls::new(TrustedRoots::of(&source), source.subscribe());
@@ -220,6 +222,7 @@ impl Agent {
             connections: Arc::new(Connections::default()),
             settling: Arc::new(Settling::default()),
             failures: Arc::new(CurrentFailures::default()),
+            revoked: watch::Sender::default(),
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
             uses: watch::Sender::default(),

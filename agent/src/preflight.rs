@@ -11,6 +11,7 @@ mod check_configuration;
 mod check_gpus;
 mod check_inventory;
 mod check_kubernetes;
+mod check_membership;
 mod check_network_policies;
 mod check_policies;
 mod check_rights;

@@ -229,6 +229,9 @@ impl Uplink {
                     Event::Ended(number, error) => if streams.ended(number, shared.parts.entropy.as_ref()) {
                         if streams.current.is_none() {
                             readiness.not_ready(format!("no stream to a broker: {error}"));
+                            if error.is_revoked() {
+                                shared.parts.revoked.send_replace(true);
+                            }
                         }
                         tracing::warn!(%error, again_in = ?streams.pause, "the stream to the broker ended");
                     },

@@ -360,7 +360,9 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     assert!(net.talk("po", SocketAddr::from(([10, 81, 0, 1], API_PORT)), 1).is_err());
     net.talk("go", api, 1000).unwrap();
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let forward = |bind| origin_runtime.block_on(forward_local(&origin_peer, bind, API_PORT, Arc::new(Nobody)));
+    let member = tokio::sync::watch::channel(false).1;
+    let forward =
+        |bind| origin_runtime.block_on(forward_local(&origin_peer, bind, API_PORT, Arc::new(Nobody), member.clone()));
     let on_loopback = net.within("go", || forward(local)).unwrap();
     net.talk("go", on_loopback.local_addr(), 100_000).unwrap();
     // A pod is not this host: it needs to be admitted.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use comity_agent::app::IDENTITY_KEY_FILE;
-use comity_agent::enrollment::join::{JoinInput, Membership, join_or_load};
+use comity_agent::enrollment::join::{JoinInput, Membership, RefusedToken, join_or_load};
 use comity_agent::enrollment::join_error::JoinError;
 use comity_agent::enrollment::token_source::JoinTokenSource;
 use comity_agent_state::state_copy::{StateCopy, StateCopyError};
@@ -102,6 +102,25 @@ impl Federation {
         FederationServiceClient::new(self.admin()).invite_cluster(request).await.unwrap().into_inner().token
     }
 
+    async fn invite_again(&self, cluster: &str, replace: bool) -> String {
+        let request = v1::InviteClusterRequest {
+            cluster: cluster.to_owned(),
+            replace,
+            idempotency_key: format!("again-{cluster}-{replace}"),
+            ..v1::InviteClusterRequest::default()
+        };
+        FederationServiceClient::new(self.admin()).invite_cluster(request).await.unwrap().into_inner().token
+    }
+
+    async fn evict(&self, cluster: &str) {
+        let request = v1::EvictClusterRequest {
+            cluster: cluster.to_owned(),
+            idempotency_key: format!("evict-{cluster}"),
+            ..v1::EvictClusterRequest::default()
+        };
+        FederationServiceClient::new(self.admin()).evict_cluster(request).await.unwrap();
+    }
+
     async fn members(&self) -> usize {
         let request = v1::ListClustersRequest::default();
         let clusters = FederationServiceClient::new(self.admin()).list_clusters(request).await.unwrap();
@@ -172,6 +191,72 @@ async fn a_failed_check_spends_nothing_and_then_the_same_token_joins() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_evicted_cluster_is_told_and_joins_again_with_a_new_token() {
+    let federation = Federation::start().await;
+    let first = federation.invite("ncc-main").await;
+    let home = tempfile::tempdir().unwrap();
+    let config = write_config(home.path(), INVENTORY);
+    let join = async |token: &str| agent(&["join", "-", "--config", &config], token, token).await;
+    assert_eq!(join(&first).await.0, Some(0));
+    let (code, printed) = join(&first).await;
+    assert!(code == Some(0) && printed.contains("already a member"), "{printed}");
+
+    federation.evict("ncc-main").await;
+    let (code, printed) = agent(&["doctor", "--config", &config], "", &first).await;
+    assert_ne!(code, Some(0));
+    assert!(printed.contains("failed   membership"), "{printed}");
+    assert!(printed.contains("comity cluster invite ncc-main") && !printed.contains("raft status"), "{printed}");
+
+    let second = federation.invite_again("ncc-main", false).await;
+    let (code, printed) = join(&second).await;
+    assert!(code == Some(0) && printed.contains("joined as"), "{printed}");
+    let (code, printed) = join(&second).await;
+    assert!(code == Some(0) && printed.contains("already a member"), "{printed}");
+    let (code, printed) = agent(&["doctor", "--config", &config], "", &second).await;
+    assert!(code == Some(0) && printed.contains("ok       membership"), "{printed}");
+    // The first token is another one again, and used.
+    let (code, printed) = join(&first).await;
+    assert!(code == Some(3) && printed.contains("already used"), "{printed}");
+
+    // Another cluster's token and another cluster's identity key are not taken for this one's.
+    let other = federation.invite("polytech-campus").await;
+    let (code, printed) = join(&other).await;
+    assert!(code != Some(0) && printed.contains("cluster/ncc-main, and the join token is for"), "{printed}");
+    assert_eq!(federation.members().await, 1);
+    let key = home.path().join("state").join(IDENTITY_KEY_FILE);
+    std::fs::remove_file(&key).unwrap();
+    IdentityKey::load_or_generate(&key, &SystemEntropy).unwrap();
+    let (code, printed) = agent(&["doctor", "--config", &config], "", &second).await;
+    assert!(code != Some(0) && printed.contains("failed   identity key"), "{printed}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_agent_joins_again_with_a_new_token_and_goes_on_without_a_refused_one() {
+    let federation = Federation::start().await;
+    let home = tempfile::tempdir().unwrap();
+    let store = Store::open(home.path()).unwrap();
+    let first = join(home.path(), &store, &federation.invite("ncc-main").await).await.unwrap();
+    let generation = |membership: &Membership| membership.identity.generation();
+    let second = federation.invite_again("ncc-main", true).await;
+    let replaced = join(home.path(), &store, &second).await.unwrap();
+    assert!(generation(&replaced) > generation(&first), "the old certificate is void");
+    // The same call of a maintainer gives the first token again, which is used.
+    let used = federation.invite("ncc-main").await;
+    assert!(matches!(join(home.path(), &store, &used).await, Err(JoinError::Refused { .. })));
+    let kept = join_with(home.path(), &store, &used, RefusedToken::IsIgnored).await.unwrap();
+    assert_eq!(generation(&kept), generation(&replaced));
+
+    // Records of another cluster: the token is not spent on them.
+    let elsewhere = home.path().join("elsewhere");
+    let records = Store::open(&elsewhere).unwrap();
+    records.bind("spiffe://comity.example/cluster/ncc-main").await.unwrap();
+    let campus = federation.invite("polytech-campus").await;
+    let other = join(&elsewhere, &records, &campus).await;
+    assert!(matches!(other, Err(JoinError::Copy(_))), "{other:?}");
+    assert_eq!(federation.members().await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_that_could_not_be_saved_comes_again_for_the_same_token() {
     let federation = Federation::start().await;
     let token = federation.invite("ncc-main").await;
@@ -208,11 +293,16 @@ impl StateCopy for Images {
 
 /// Joins in this process, as a replica of an agent does.
 async fn join(state: &Path, store: &Store, token: &str) -> Result<Membership, JoinError> {
+    join_with(state, store, token, RefusedToken::Fails).await
+}
+
+async fn join_with(state: &Path, store: &Store, token: &str, refused: RefusedToken) -> Result<Membership, JoinError> {
     let key = IdentityKey::load_or_generate(&state.join(IDENTITY_KEY_FILE), &SystemEntropy).unwrap();
     let token = JoinTokenSource::Inline(SecretString::new(token.to_owned()));
     join_or_load(JoinInput {
         state,
         token: Some(&token),
+        refused,
         brokers: &[],
         key: &key,
         store: Some(store),

@@ -48,13 +48,18 @@ pub struct Renewal {
 }
 
 impl Renewal {
-    /// The identity on disk, renewed if it is due, lacks a host name, or is of an earlier intermediate.
+    /// The identity on disk, renewed if it is due, lacks a host name, or is of an earlier intermediate. Without one, a
+    /// new identity: the broker issues its own.
     ///
     /// # Errors
     /// [`RenewalError`].
     pub fn load(&self) -> Result<TlsIdentity, RenewalError> {
-        let (_, identity) = self.dir.load()?;
         let hosts = self.hosts(None);
+        if !self.dir.exists() {
+            tracing::warn!(path = %self.dir.path().display(), "there is no identity: this broker makes a new one");
+            return self.renew(&hosts);
+        }
+        let (_, identity) = self.dir.load()?;
         if self.is_due(&identity, &hosts) { self.renew(&hosts) } else { Ok(identity) }
     }
 
@@ -157,5 +162,11 @@ mod tests {
         ca.replace(next).unwrap();
         let fourth = renewal.load().unwrap();
         assert!(fourth.roots().contains(&expected), "the newest intermediate issues at once");
+
+        std::fs::write(home.path().join("key.pem"), "damaged").unwrap();
+        let error = renewal.load().unwrap_err().to_string();
+        assert!(error.contains("key.pem: ") && error.contains("or remove it"), "{error}");
+        std::fs::remove_dir_all(home.path()).unwrap();
+        assert_eq!(*renewal.load().unwrap().id(), renewal.id, "the broker has the key that issues it");
     }
 }

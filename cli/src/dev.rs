@@ -3,6 +3,7 @@
 //! Three brokers and four agents with real mTLS, Raft, policy, handshakes, sealed credentials and tunnels. Without
 //! `--kubernetes`, the donor serves a small echo API in place of a kube-apiserver; with it, the API servers are real.
 
+mod alice;
 mod brokers;
 mod demonstration;
 mod dev_context;
@@ -15,6 +16,7 @@ mod interrupt;
 mod inventories;
 mod kubernetes_clusters;
 mod member;
+mod patience;
 mod pod_workload;
 mod timeline;
 

@@ -188,7 +188,8 @@ fn without_detail(status: &Status) -> Failure {
     if certificate_refused(status) {
         return Failure::new(Exit::Permission, "certificate-refused", status.message()).remedy(
             "choose a context of this federation ('comity context list'), or give the directory with your certificate: \
-             --identity (COMITY_IDENTITY)",
+             --identity (COMITY_IDENTITY); if the federation's root was replaced, 'comity login' with a new token, which a \
+             maintainer makes with 'comity user add'",
         );
     }
     let (code, remedy) = match status.code() {

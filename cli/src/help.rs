@@ -109,6 +109,20 @@ mod tests {
     }
 
     #[test]
+    fn no_line_of_a_paragraph_is_broken_twice() {
+        let agent = shaped(comity_agent::command_line::CommandLine::command(), Detail::Full);
+        let broker = shaped(comity_broker::command_line::CommandLine::command(), Detail::Full);
+        for (path, help) in [command(Detail::Full), agent, broker].into_iter().flat_map(helps) {
+            let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            for (line, next) in help.lines().zip(help.lines().skip(1)).filter(|(a, b)| is_prose(a) && is_prose(b)) {
+                let word = next.split(' ').next().unwrap_or_default();
+                let room = COLUMNS.saturating_sub(line.chars().count() + 1);
+                assert!(word.chars().count() >= room, "{path}: {word:?} has room after {line:?}");
+            }
+        }
+    }
+
+    #[test]
     fn every_full_help_has_an_example_of_its_command() {
         let agent = shaped(comity_agent::command_line::CommandLine::command(), Detail::Full);
         let broker = shaped(comity_broker::command_line::CommandLine::command(), Detail::Full);

@@ -15,3 +15,12 @@ pub use duration_bounds::DurationBounds;
 pub use gpus::{GpuAmount, parse_gpus};
 pub use members::{MemberRange, parse_members};
 pub use time::{age, format_duration, format_time, parse_duration_ms, parse_time_ms};
+
+/// "1 lease" or "3 leases".
+#[must_use]
+pub fn counted(count: impl TryInto<u64>, one: &str, more: &str) -> String {
+    match count.try_into().unwrap_or(u64::MAX) {
+        1 => format!("1 {one}"),
+        count => format!("{count} {more}"),
+    }
+}

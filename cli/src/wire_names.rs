@@ -1,7 +1,7 @@
 //! Rewrites the fields in a broker's refusal as flags or as fields of a request file, with their units, for people.
 //! Scripts (`-o json`) get the broker's text unchanged.
 
-use crate::units::{format_duration, format_time};
+use crate::units::{format_duration, format_memory, format_time};
 
 /// Where the caller wrote the fields of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +77,7 @@ const FIELD_NAMES: &[FieldName] = &[
     name("spec.tenant", "--tenant", "tenant"),
     name("spec.origin", "--origin", "origin"),
     name("set queue_anyway", "add --queue-anyway", "add --queue-anyway"),
+    name("set allow_unknown", "add --allow-unknown", "add --allow-unknown"),
 ];
 
 /// Fields whose names are words of plain English: replaced only where the field itself is named.
@@ -87,6 +88,7 @@ const WORDS: &[(&str, &str)] = &[
     ("cluster", "<CLUSTER>"),
     ("peering", "<PEERING>"),
     ("user", "<NAME>"),
+    ("institution", "<INSTITUTION>"),
     ("id", "<NUMBER>"),
     ("invitation", "<ID>"),
     ("broker", "<NUMBER>"),
@@ -103,6 +105,9 @@ const WORDS: &[(&str, &str)] = &[
 ];
 /// What brokers send in place of a secret.
 const REDACTED: &str = "[redacted]";
+/// Smaller numbers in a text about datasets are taken for indexes in the list, which has 16 items at most.
+const FIRST_SIZE_MIB: u64 = 16;
+const MIB_PER_TIB: u64 = 1 << 20;
 /// Start of the year 2000: smaller numbers are not taken for times.
 const FIRST_TIME_MS: u64 = 946_684_800_000;
 
@@ -158,8 +163,18 @@ fn in_units(field: &str, text: &str) -> String {
         }
         "spec.gpus.share.memory_mib" | "spec.gpus.memory_mib_per_gpu" => map_numbers(text, |mib| format!("{mib}Mi")),
         "spec.gpus.cpu_milli_per_gpu" => map_numbers(text, |milli| format!("{milli}m")),
+        // The index in the list is no amount.
+        field if field.starts_with("spec.data[") && field.ends_with(".mib") => {
+            map_numbers(&text.replace(" MiB", ""), |mib| {
+                if mib < FIRST_SIZE_MIB { mib.to_string() } else { dataset_size(mib) }
+            })
+        }
         _ => text.to_owned(),
     }
+}
+
+fn dataset_size(mib: u64) -> String {
+    if mib.is_multiple_of(MIB_PER_TIB) { format!("{}Ti", mib / MIB_PER_TIB) } else { format_memory(mib) }
 }
 
 fn moment(ms: u64) -> Option<String> {
@@ -224,6 +239,11 @@ mod tests {
                 "may_shorten",
                 "renew it with a longer duration_ms, or set may_shorten to let it end earlier",
                 "renew it with a longer --duration, or add --shorten to let it end earlier",
+            ),
+            (
+                "spec.data[0].mib",
+                "spec.data[0].mib \"17592184995840\" is out of range; say how much is read, 1 to 1099511627776 MiB",
+                "--data[0].size \"16777215Ti\" is out of range; say how much is read, 1 to 1048576Ti",
             ),
             ("lease", "no lease \"lease-99\"", "no lease \"lease-99\""),
         ] {

@@ -3,6 +3,7 @@
 //! [`IdentityDir`] stores it on disk, [`IdentitySource`] provides the newest one to every connection.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -48,6 +49,19 @@ pub enum IdentityError {
         label: &'static str,
         /// The error.
         reason: String,
+    },
+    /// A file of an identity cannot be used.
+    #[error(
+        "{path}: {source}; restore the directory from a backup, or remove it: a broker makes a new identity as it \
+         starts, a cluster or a user joins again with a new token",
+        path = .path.display()
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with its content.
+        #[source]
+        source: Box<IdentityError>,
     },
     /// A certificate could not be parsed, or is of the wrong kind.
     #[error("cannot read the certificate: {reason}")]
@@ -134,6 +148,22 @@ pub struct IdentityPem {
     pub ca: String,
 }
 
+impl IdentityPem {
+    /// The chain, and what its first certificate says.
+    fn leaf(&self) -> Result<(Vec<CertificateDer<'static>>, CertificateFacts), IdentityError> {
+        let chain = parse_chain("certificate chain", &self.chain)?;
+        let leaf = chain.first().ok_or_else(|| pem_error("certificate chain", "it has no certificate"))?;
+        let facts = CertificateFacts::of(leaf)?;
+        Ok((chain, facts))
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, IdentityError> {
+        PrivateKeyDer::from_pem_slice(self.key.expose().as_bytes())
+            // Drops the library's message, which may quote the key.
+            .map_err(|_| pem_error("private key", "want a PKCS #8 'PRIVATE KEY' block"))
+    }
+}
+
 impl fmt::Debug for IdentityPem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdentityPem").field("chain", &self.chain).finish_non_exhaustive()
@@ -157,13 +187,9 @@ impl TlsIdentity {
     /// [`IdentityError`] if they do not, or one of them is unreadable. Accepts an expired certificate: peers refuse it,
     /// but renewal still needs it.
     pub fn from_pem(pem: &IdentityPem) -> Result<Self, IdentityError> {
-        let chain = parse_chain("certificate chain", &pem.chain)?;
-        let leaf = chain.first().ok_or_else(|| pem_error("certificate chain", "it has no certificate"))?;
-        let facts = CertificateFacts::of(leaf)?;
+        let (chain, facts) = pem.leaf()?;
         let roots = Roots::from_pem(&pem.ca, facts.id.trust_domain())?;
-        let key = PrivateKeyDer::from_pem_slice(pem.key.expose().as_bytes())
-            // Drops the library's message, which may quote the key.
-            .map_err(|_| pem_error("private key", "want a PKCS #8 'PRIVATE KEY' block"))?;
+        let key = pem.private_key()?;
         let mismatch =
             |error: rustls::Error| IdentityError::KeyMismatch { id: facts.id.clone(), reason: error.to_string() };
         let signing = rustls::crypto::ring::sign::any_supported_type(&key).map_err(mismatch)?;

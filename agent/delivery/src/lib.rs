@@ -112,7 +112,7 @@ pub struct Prepared {
 /// Result of accepting a lease on the origin.
 #[derive(Clone, Debug)]
 pub struct Accepted {
-    /// Name of the Secret (or file) that holds the kubeconfig.
+    /// Name of the Secret, or of the file in the folder `kubeconfigs`, that holds the kubeconfig.
     pub secret_name: String,
     /// The kubeconfig itself, for the agent's local API.
     pub kubeconfig: SecretString,

@@ -17,6 +17,10 @@ const SUFFIX: &str = ".kubeconfig";
 /// Most files read in the folder: more leases than one origin holds.
 const MAX_FILES: usize = 100_000;
 
+fn file_name(lease_id: LeaseId) -> String {
+    format!("{lease_id}{SUFFIX}")
+}
+
 /// Writes kubeconfig files into a folder.
 #[derive(Clone, Debug)]
 pub struct OriginFile {
@@ -36,7 +40,7 @@ impl OriginFile {
     }
 
     fn path(&self, lease_id: LeaseId) -> PathBuf {
-        self.dir.join(format!("{lease_id}{SUFFIX}"))
+        self.dir.join(file_name(lease_id))
     }
 
     fn write(&self, lease: &OriginLease, credential: &ApiCredential, server: &str) -> Result<Accepted, DeliveryError> {
@@ -44,7 +48,8 @@ impl OriginFile {
         let kubeconfig = kubeconfig::render(lease.lease_id, credential, server);
         atomic_file::write(&path, kubeconfig.expose().as_bytes(), atomic_file::PRIVATE)
             .map_err(|error| DeliveryError::temporary(format!("write the kubeconfig of {}", lease.lease_id), error))?;
-        Ok(Accepted { secret_name: path.display().to_string(), kubeconfig })
+        // Its folder stays here: the broker and other people need no path of this host.
+        Ok(Accepted { secret_name: file_name(lease.lease_id), kubeconfig })
     }
 
     fn delete(&self, lease_id: LeaseId) -> Result<(), DeliveryError> {
@@ -132,7 +137,9 @@ mod tests {
             server_port: 6443,
         };
         let accepted = origin.accept(&lease, &credential, "127.0.0.1:1").await.unwrap();
-        let mode = std::fs::metadata(&accepted.secret_name).unwrap().permissions().mode();
+        assert_eq!(accepted.secret_name, "lease-7.kubeconfig", "brokers are told no path");
+        let path = dir.path().join("kubeconfigs").join(&accepted.secret_name);
+        let mode = std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert_eq!(origin.list().await.unwrap(), BTreeSet::from([LeaseId(7)]));
         origin.remove(LeaseId(7)).await.unwrap();

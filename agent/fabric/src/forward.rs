@@ -18,7 +18,7 @@ use comity_agent_model::forward_target::ForwardTarget;
 use comity_agent_model::forward_target::client_check::ClientCheck;
 use tokio::io::{AsyncRead, AsyncWrite, copy_bidirectional_with_sizes};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::{ACCEPT_RETRY_INTERVAL, FabricError, PeerHandle, TunnelListener, TunnelStream};
@@ -132,6 +132,11 @@ async fn serve_pod(stream: TunnelStream, peer: PeerHandle) {
     }
 }
 
+/// How long a donor may take to answer whether it still serves a cluster that takes no part any more.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Pause between such questions.
+const ASK_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Forwards a local port into a tunnel, until dropped.
 #[derive(Debug)]
 #[must_use = "dropping a local forward ends it"]
@@ -157,6 +162,9 @@ impl Drop for LocalForward {
 /// Listens on an address of this host and forwards connections to a port of the other side: those from this host, and
 /// those of clients that `clients` admits.
 ///
+/// While `revoked` says that this cluster takes no part any more, the port is closed unless the donor still answers on
+/// it: leases may run to their end.
+///
 /// # Errors
 /// [`FabricError::LocalBind`].
 pub async fn forward_local(
@@ -164,12 +172,14 @@ pub async fn forward_local(
     bind: SocketAddr,
     tunnel_port: u16,
     clients: Arc<dyn ClientCheck>,
+    revoked: watch::Receiver<bool>,
 ) -> Result<LocalForward, FabricError> {
     let failed = |source| FabricError::LocalBind { bind, source };
     let listener = TcpListener::bind(bind).await.map_err(failed)?;
     let local_addr = listener.local_addr().map_err(failed)?;
     let clients = LocalClients { check: clients, unchecked: Arc::new(Semaphore::new(UNCHECKED_CLIENTS)) };
-    let task = tokio::spawn(serve_local(listener, peer.clone(), tunnel_port, clients));
+    let port = LocalPort { peer: peer.clone(), local_addr, tunnel_port, clients, revoked };
+    let task = tokio::spawn(port.serve(listener));
     Ok(LocalForward { local_addr, task })
 }
 
@@ -192,8 +202,81 @@ impl LocalClients {
     }
 }
 
-async fn serve_local(listener: TcpListener, peer: PeerHandle, tunnel_port: u16, clients: LocalClients) {
-    let mut connections = JoinSet::new();
+/// The local end of a forward.
+struct LocalPort {
+    peer: PeerHandle,
+    local_addr: SocketAddr,
+    tunnel_port: u16,
+    clients: LocalClients,
+    revoked: watch::Receiver<bool>,
+}
+
+impl LocalPort {
+    async fn serve(mut self, mut listener: TcpListener) {
+        let mut connections = JoinSet::new();
+        loop {
+            let unanswered = unanswered(&self.peer, self.tunnel_port, &mut self.revoked);
+            tokio::select! {
+                () = unanswered => {}
+                () = accept_all(&listener, &self.peer, self.tunnel_port, &self.clients, &mut connections) => {}
+            }
+            drop(listener);
+            let (peering, local) = (self.peer.peering(), self.local_addr);
+            tracing::warn!(peering, %local, "this cluster takes no part any more and the donor does not answer: the \
+                local port is closed");
+            listener = self.reopened().await;
+        }
+    }
+
+    /// The listener, once this cluster takes part again or the donor answers.
+    async fn reopened(&self) -> TcpListener {
+        loop {
+            tokio::time::sleep(ASK_INTERVAL).await;
+            let is_revoked = *self.revoked.borrow();
+            if is_revoked && !answers(&self.peer, self.tunnel_port).await {
+                continue;
+            }
+            match TcpListener::bind(self.local_addr).await {
+                Ok(listener) => return listener,
+                Err(error) => tracing::warn!(local = %self.local_addr, %error, "cannot open the local port again"),
+            }
+        }
+    }
+}
+
+/// Returns when this cluster takes no part any more and the donor does not answer.
+async fn unanswered(peer: &PeerHandle, tunnel_port: u16, revoked: &mut watch::Receiver<bool>) {
+    loop {
+        if revoked.wait_for(|revoked| *revoked).await.is_err() {
+            // The agent stops.
+            return std::future::pending().await;
+        }
+        if !answers(peer, tunnel_port).await {
+            return;
+        }
+        tokio::time::sleep(ASK_INTERVAL).await;
+    }
+}
+
+/// Whether the donor accepts a connection.
+async fn answers(peer: &PeerHandle, tunnel_port: u16) -> bool {
+    match peer.connect_within(tunnel_port, ANSWER_WITHIN).await {
+        Ok(stream) => {
+            stream.abort();
+            true
+        }
+        Err(_) => false,
+    }
+}
+
+/// Serves clients; never returns.
+async fn accept_all(
+    listener: &TcpListener,
+    peer: &PeerHandle,
+    tunnel_port: u16,
+    clients: &LocalClients,
+    connections: &mut JoinSet<()>,
+) {
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {

@@ -20,6 +20,7 @@ use defguard_boringtun::noise::{Tunn, TunnResult};
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::watch;
 
 use super::netstack::MAX_CONNECTIONS;
 use super::netstack::inner_packet::tests::syn;
@@ -48,6 +49,11 @@ impl ClientCheck for Nobody {
 
 fn nobody() -> Arc<dyn ClientCheck> {
     Arc::new(Nobody)
+}
+
+/// A cluster that takes part.
+fn member() -> watch::Receiver<bool> {
+    watch::channel(false).1
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use comity_agent_model::status_reasons::reasons;
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
@@ -87,7 +88,7 @@ pub enum PodResourcesError {
         reason: String,
     },
     /// It refuses a call.
-    #[error("the kubelet refuses to list devices: {0}")]
+    #[error("the kubelet refuses to list devices: {}", reasons(.0))]
     Refused(#[from] tonic::Status),
     /// It answers too late.
     #[error("the kubelet does not answer within {} s", READ_WITHIN.as_secs())]

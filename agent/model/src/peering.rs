@@ -16,6 +16,8 @@ pub struct Peering {
     pub state: Option<PeeringState>,
     /// Epoch of its keys.
     pub epoch: u32,
+    /// Why its last handshake failed, or what it waits for; for people.
+    pub message: String,
 }
 
 /// The broker's directive for a peering, and its knowledge of the other side.
@@ -48,6 +50,7 @@ impl PeeringDirective {
                 donor: ClusterId::parse(&peering.donor, "peering.donor")?,
                 state: peering.state().try_into().ok(),
                 epoch: peering.epoch,
+                message: peering.message.clone(),
             },
             origin_keys: directive.origin_keys,
             donor_keys: directive.donor_keys,

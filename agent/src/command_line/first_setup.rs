@@ -66,6 +66,7 @@ pub(super) async fn set_up(settings: Settings, token: Option<&JoinToken>) -> Res
     if let Some(config_file) = file {
         return Ok(Setup { config, config_file, config_draft: None, inventory_draft: None, found: Vec::new() });
     }
+    make_paths_absolute(&mut config);
     let (mut inventory_draft, mut found) = (None, Vec::new());
     if config.kubernetes.is_none() && config.inventory_file.is_none() {
         match platform::place() {
@@ -93,6 +94,17 @@ pub(super) async fn set_up(settings: Settings, token: Option<&JoinToken>) -> Res
     let config_file = config.state_dir.join(CONFIG_FILE);
     let config_draft = Some(Draft { path: config_file.clone(), text: text_of(&config) });
     Ok(Setup { config, config_file, config_draft, inventory_draft, found })
+}
+
+/// The configuration that is written is read from any folder.
+fn make_paths_absolute(config: &mut Config) {
+    let kubeconfig = config.kubernetes.as_mut().and_then(|kubernetes| kubernetes.kubeconfig.as_mut());
+    for path in [Some(&mut config.state_dir), config.inventory_file.as_mut(), kubeconfig].into_iter().flatten() {
+        // An empty path, which the check of the configuration refuses, stays as it is.
+        if let Ok(absolute) = std::path::absolute(&*path) {
+            *path = absolute;
+        }
+    }
 }
 
 /// Names the inventory file in the state directory, and drafts it unless it exists.
@@ -170,6 +182,29 @@ mod tests {
         std::fs::write(&path, &text).unwrap();
         config.join_token_file = None;
         assert_eq!(Config::read(&path).unwrap(), config, "{text}");
+    }
+
+    #[tokio::test]
+    async fn written_paths_are_absolute() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            settings: Settings,
+        }
+        let words = ["agent", "--state", "no-such-state", "--inventory", "nodes.yaml"];
+        let setup = set_up(<Line as clap::Parser>::parse_from(words).settings, None).await.unwrap();
+        let here = std::env::current_dir().unwrap();
+        let text = &setup.config_draft.as_ref().unwrap().text;
+        for path in ["no-such-state", "nodes.yaml"] {
+            assert!(text.contains(&format!(": {}", here.join(path).display())), "{text}");
+        }
+        assert_eq!(setup.config_file, here.join("no-such-state").join(CONFIG_FILE));
+        let mut config = Config {
+            kubernetes: Some(KubernetesConfig { kubeconfig: Some("kube.yaml".into()), ..Default::default() }),
+            ..Config::default()
+        };
+        make_paths_absolute(&mut config);
+        assert_eq!(config.kubernetes.unwrap().kubeconfig, Some(here.join("kube.yaml")));
     }
 
     #[tokio::test]

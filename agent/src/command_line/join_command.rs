@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use comity_runtime::checks::{CheckList, Outcome};
-use comity_runtime::{IdentityDir, SystemClock, SystemEntropy, TelemetryConfig, telemetry};
+use comity_runtime::{SystemClock, SystemEntropy, TelemetryConfig, telemetry};
 use serde::Serialize;
 
 use super::failure::Failure;
@@ -14,7 +14,7 @@ use super::run_command::{identity_key, run_agent};
 use super::settings::Settings;
 use crate::app::AgentError;
 use crate::config::Config;
-use crate::enrollment::join::{JoinInput, join_or_load};
+use crate::enrollment::join::{JoinInput, RefusedToken, check_owner, is_to_join, join_or_load};
 use crate::enrollment::join_error::JoinError;
 use crate::enrollment::token_source::JoinTokenSource;
 use crate::preflight::{JoinChecks, Skippable};
@@ -87,7 +87,10 @@ pub(super) async fn join(args: JoinArgs) -> Result<(), Failure> {
         setup.config.join_token_file = Some(configured.loaded().map_err(AgentError::from)?);
     }
     let mut report = JoinReport { config: setup.config_file.clone(), ..JoinReport::default() };
-    if !is_member(&setup.config.state_dir) {
+    if let Some(token) = &parsed {
+        check_owner(&setup.config.state_dir, token).map_err(AgentError::from)?;
+    }
+    if is_to_join(&setup.config.state_dir, setup.config.join_token_file.as_ref()) {
         report.checks = check(&setup, dry_run, &skip).await?;
         if report.checks.has_failed() {
             output.print(&report.text(), &report);
@@ -109,10 +112,6 @@ pub(super) async fn join(args: JoinArgs) -> Result<(), Failure> {
     output.print(&report.text(), &report);
     drop(telemetry);
     Ok(())
-}
-
-fn is_member(state: &Path) -> bool {
-    IdentityDir::new(state.join("identity")).exists()
 }
 
 /// Writes the drafts, unless it is a dry run, and makes all checks.
@@ -149,12 +148,13 @@ fn quiet(config: &Config) -> TelemetryConfig {
     }
 }
 
-/// Joins, unless this host is a member already. The member's id.
+/// Joins, unless this host is a member by the same token already. The member's id.
 async fn spend_token(config: &Config) -> Result<String, Failure> {
     let key = identity_key(config)?;
     let joined = join_or_load(JoinInput {
         state: &config.state_dir,
         token: config.join_token_file.as_ref(),
+        refused: RefusedToken::Fails,
         brokers: &config.brokers,
         key: &key,
         store: None,

@@ -22,6 +22,19 @@ pub enum JoinError {
         /// The state folder.
         state: PathBuf,
     },
+    /// The token is for another cluster than the state folder.
+    #[error(
+        "{state} belongs to {owner}, and the join token is for {invited}: give each cluster a state directory of its \
+         own with --state DIR, or move this one away", state = .state.display()
+    )]
+    OtherMember {
+        /// The state folder.
+        state: PathBuf,
+        /// SPIFFE id of the cluster whose identity is in it.
+        owner: String,
+        /// SPIFFE id in the token.
+        invited: String,
+    },
     /// A file could not be read or written.
     #[error(transparent)]
     File(#[from] FileError),

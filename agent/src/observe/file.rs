@@ -48,8 +48,19 @@ pub enum InventoryFileError {
         reason: String,
     },
     /// It is invalid; at least one mistake.
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; also "))]
+    #[error("{}", first_of(.0))]
     Wrong(Vec<InventoryMistake>),
+}
+
+/// Mistakes that one sentence names. `comity-agent doctor` has a line for each.
+const NAMED_MISTAKES: usize = 3;
+
+fn first_of(mistakes: &[InventoryMistake]) -> String {
+    let named = mistakes.iter().take(NAMED_MISTAKES).map(ToString::to_string).collect::<Vec<_>>().join("; also ");
+    match mistakes.len().saturating_sub(NAMED_MISTAKES) {
+        0 => named,
+        more => format!("{named}; and {more} more, which `comity-agent doctor` lists"),
+    }
 }
 
 /// Reads the file and follows it. Must be called within a tokio runtime; ends when the inventory is dropped.

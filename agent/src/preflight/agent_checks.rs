@@ -7,7 +7,7 @@ use super::capacity::any_salt;
 use super::check_state_directory::MissingDirectory;
 use super::{
     check_agent, check_brokers, check_certificate, check_configuration, check_gpus, check_inventory, check_kubernetes,
-    check_state_directory,
+    check_membership, check_state_directory,
 };
 use crate::config::Config;
 
@@ -25,6 +25,7 @@ pub async fn check_agent_host(config: &Config, clock: &dyn Clock) -> CheckList {
     }
     if let Some(member) = check_certificate::check(config, clock, &mut list)
         && check_brokers::check(&member.brokers, &member.tls, &mut list).await
+        && check_membership::check(config, &member, &mut list).await
     {
         list.push(match check_brokers::clock_difference(&member.brokers, &member.tls, clock).await {
             Ok(ahead_ms) => clock_check(ahead_ms),

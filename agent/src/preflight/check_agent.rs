@@ -13,6 +13,8 @@ const AGENT_CHECK: &str = "agent";
 const DEVICES_CHECK: &str = "devices";
 const CANARIES_CHECK: &str = "canaries";
 const IDENTITIES_CHECK: &str = "identity keys";
+const HANDSHAKES_CHECK: &str = "handshakes";
+const OFFER_CHECK: &str = "offer";
 
 pub(super) async fn check(config: &Config, list: &mut CheckList) {
     let status = fetch_status(&config.state_dir.join(SOCKET)).await;
@@ -31,6 +33,8 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
     list.extend(status.as_ref().ok().and_then(|status| device_readers(config, status)));
     list.extend(status.as_ref().ok().and_then(unproved_nodes));
     list.extend(status.as_ref().ok().and_then(refused_identities));
+    list.extend(status.as_ref().into_iter().flat_map(failed_handshakes));
+    list.extend(status.as_ref().ok().and_then(refused_offer));
     list.push(match status {
         Ok(status) if status.connected => {
             let (tunnels, lent, borrowed) = (status.tunnels.len(), status.lent.len(), status.borrowed.len());
@@ -54,6 +58,28 @@ fn refused_identities(status: &Status) -> Option<Check> {
             IDENTITIES_CHECK,
             format!("showed another identity key than the known one, and is refused: {}", clusters.join(", ")),
             "ask the operators there for their key, and decide with comity-agent peers accept CLUSTER --key KEY",
+        )
+    })
+}
+
+/// Peerings that do not come up, each with the reason.
+fn failed_handshakes(status: &Status) -> impl Iterator<Item = Check> {
+    status.failed_handshakes.iter().map(|(peering, reason)| {
+        Check::failed(
+            HANDSHAKES_CHECK,
+            format!("{peering} does not come up: {reason}"),
+            "see what the code in brackets means in docs/errors.md; the clusters try again by themselves",
+        )
+    })
+}
+
+/// An offer that the broker does not take; `None` if it took the newest.
+fn refused_offer(status: &Status) -> Option<Check> {
+    status.refused_offer.as_ref().map(|refusal| {
+        Check::failed(
+            OFFER_CHECK,
+            format!("the broker refused the newest offer and lends by an earlier one, if any: {refusal}"),
+            "see the code in docs/errors.md; the agent offers again when its nodes change or it connects again",
         )
     })
 }
@@ -98,6 +124,26 @@ mod tests {
         status.refused_identities = ["lab".to_owned()].into();
         let refused = refused_identities(&status).unwrap();
         assert!(refused.result == Outcome::Failed && refused.detail.contains("lab"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_failed_handshake_fails_the_check_with_its_reason() {
+        let mut status = Status::default();
+        assert_eq!(failed_handshakes(&status).count(), 0);
+        let reason = "north: west shows no voucher (voucher-missing)";
+        status.failed_handshakes = [("peer-6".to_owned(), reason.to_owned())].into();
+        let failed: Vec<Check> = failed_handshakes(&status).collect();
+        assert!(failed.len() == 1 && failed[0].result == Outcome::Failed, "{failed:?}");
+        assert!(failed[0].detail.contains("peer-6") && failed[0].detail.ends_with(reason), "{failed:?}");
+    }
+
+    #[test]
+    fn a_refused_offer_fails_the_check_and_says_why() {
+        let mut status = Status::default();
+        assert!(refused_offer(&status).is_none());
+        status.refused_offer = Some("offer generation 7 is not above 9, the last one (stale-generation)".to_owned());
+        let refused = refused_offer(&status).unwrap();
+        assert!(refused.result == Outcome::Failed && refused.detail.contains("stale-generation"), "{refused:?}");
     }
 
     #[test]

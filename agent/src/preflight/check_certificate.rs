@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use comity_runtime::checks::{Check, CheckList};
-use comity_runtime::{BrokerEndpoints, ClientTls, Clock, IdentityDir, IdentitySource};
+use comity_runtime::{BrokerEndpoints, ClientTls, Clock, IdentityDir, IdentitySource, SpiffeId};
 
 use crate::config::Config;
 use crate::enrollment::member_brokers::brokers_of_member;
@@ -16,6 +16,8 @@ const RENEW_SOON: Duration = Duration::from_secs(2 * 3_600);
 
 /// How a member calls its brokers.
 pub(super) struct MemberAccess {
+    /// Its own SPIFFE id.
+    pub(super) id: SpiffeId,
     pub(super) brokers: BrokerEndpoints,
     pub(super) tls: ClientTls,
 }
@@ -59,7 +61,7 @@ pub(super) fn check(config: &Config, clock: &dyn Clock, list: &mut CheckList) ->
         Ok(brokers) => {
             let brokers = brokers.endpoints();
             let roots = identity.roots().clone();
-            Some(MemberAccess { brokers, tls: ClientTls::new(roots, IdentitySource::new(identity).subscribe()) })
+            Some(MemberAccess { id, brokers, tls: ClientTls::new(roots, IdentitySource::new(identity).subscribe()) })
         }
         Err(error) => {
             list.push(Check::failed("brokers", error.to_string(), "set brokers in the configuration"));

@@ -70,6 +70,7 @@ pub(super) fn summary(name: &str, capacity: Capacity) -> Check {
     let Capacity { nodes, devices } = capacity;
     let detail = match (nodes, devices) {
         (0, _) => "no nodes: this cluster can borrow and has nothing to lend".to_owned(),
+        (1, 0) => "1 node without GPUs: this cluster can borrow and has nothing to lend".to_owned(),
         (_, 0) => format!("{nodes} nodes without GPUs: this cluster can borrow and has nothing to lend"),
         _ => format!("nodes: {nodes}, GPUs: {devices}"),
     };

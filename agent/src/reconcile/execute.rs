@@ -148,6 +148,9 @@ impl Executor {
         let update = self.desired.borrow_and_update().clone();
         if desired.take(&update, &self.known_objects(state), now) {
             self.keep(desired).await;
+            for (peering, reason) in self.parts.failures.note_handshakes(&desired.state().peerings) {
+                tracing::warn!(%peering, reason, "the handshake with another cluster failed and is tried again");
+            }
         }
         if desired.needs_resync(now) && now >= state.next_resync {
             state.next_resync = now + RESYNC_INTERVAL;

@@ -59,6 +59,8 @@ pub struct Parts {
     pub settling: Arc<Settling>,
     /// What goes wrong at present, for people.
     pub failures: Arc<CurrentFailures>,
+    /// Whether the brokers say that this cluster takes no part any more. Its donors know it as well.
+    pub revoked: watch::Sender<bool>,
     /// Observed state of the networks between Liqos.
     pub networks: watch::Sender<Networks>,
     /// Leases under reclaim whose work is saved.

@@ -119,9 +119,15 @@ pub struct Status {
     /// Peerings as the broker describes them, by id: state and epoch.
     #[serde(default)]
     pub peerings: BTreeMap<String, String>,
+    /// Peerings whose last handshake failed, by id, with the reasons.
+    #[serde(default)]
+    pub failed_handshakes: BTreeMap<String, String>,
     /// Steps that failed and wait to be retried, by "object/step", with their errors.
     #[serde(default)]
     pub failed_steps: BTreeMap<String, String>,
+    /// Why a broker refused the newest offer.
+    #[serde(default)]
+    pub refused_offer: Option<String>,
     /// The last reports that a broker refused, the newest last.
     #[serde(default)]
     pub refused_reports: Vec<String>,
@@ -221,7 +227,9 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         device_readers: devices.borrow().readers(),
         refused_identities: refused_identities(&records),
         peerings,
+        failed_handshakes: failures.handshakes(),
         failed_steps: failures.steps(),
+        refused_offer: failures.refused_offer(),
         refused_reports: failures.refused(),
     })
 }

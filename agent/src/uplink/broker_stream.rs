@@ -41,7 +41,11 @@ where
 {
     let mut grpc =
         Grpc::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES).max_encoding_message_size(MAX_MESSAGE_BYTES);
-    let not_ready = |error: T::Error| Status::unavailable(format!("the connection cannot be used: {}", error.into()));
+    let not_ready = |error: T::Error| match error.into().downcast::<Status>() {
+        // Its text would quote all its fields.
+        Ok(status) => *status,
+        Err(error) => Status::unavailable(format!("the connection cannot be used: {error}")),
+    };
     grpc.ready().await.map_err(not_ready)?;
     let mut request = Request::new(outgoing);
     request.extensions_mut().insert(GrpcMethod::new(SERVICE_NAME, METHOD));

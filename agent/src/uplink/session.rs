@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use comity_agent_model::desired::Update;
+use comity_agent_model::status_reasons::{reasons, revocation};
 use comity_agent_state::store::StoreError;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
@@ -28,6 +29,8 @@ const UNACKNOWLEDGED: usize = 256;
 const WELCOME_WITHIN: Duration = Duration::from_secs(10);
 /// Longest outage grace that a broker may ask for, in milliseconds: 30 days. It keeps leases past their end.
 const MAX_OUTAGE_GRACE_MS: u64 = 30 * 24 * 3_600 * 1_000;
+/// Code of a refused offer that is not the newest of this cluster.
+const STALE_GENERATION: &str = "stale-generation";
 /// Bounds of the heartbeat that a broker may ask for.
 const HEARTBEAT: (u64, u64) = (100, 60_000);
 
@@ -35,7 +38,7 @@ const HEARTBEAT: (u64, u64) = (100, 60_000);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionError {
     /// The broker or the network ended it.
-    #[error("{}", status_text(.0))]
+    #[error("{}", reasons(.0))]
     Status(#[from] tonic::Status),
     /// The broker closed it.
     #[error("the broker closed the stream")]
@@ -49,6 +52,12 @@ pub(super) enum SessionError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Another offer of this cluster has a later generation.
+    #[error(
+        "the broker has a later offer of this cluster than this agent made: the offer is made again; if it lasts, another \
+         agent has its state, or somebody its certificate"
+    )]
+    OtherOffer,
     /// Another replica may be the active agent.
     #[error("this replica may no longer be the active agent")]
     Fenced,
@@ -57,15 +66,11 @@ pub(super) enum SessionError {
     Stopped,
 }
 
-/// The status with its causes: tonic's own text hides why no connection could be made.
-fn status_text(status: &tonic::Status) -> String {
-    let mut text = format!("{}: {}", status.code(), status.message());
-    let mut source = std::error::Error::source(status);
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
+impl SessionError {
+    /// Whether the broker says that this cluster takes no part any more.
+    pub(super) fn is_revoked(&self) -> bool {
+        matches!(self, Self::Status(status) if revocation(status).is_some())
     }
-    text
 }
 
 pub(super) async fn run(
@@ -241,6 +246,7 @@ impl Session<'_> {
             // Who acknowledged an end before may have been another broker than this one: what it still wants ended is
             // reported to it, too.
             self.shared.parts.settling.forget(acks::is_end);
+            self.shared.parts.revoked.send_replace(false);
             self.shared.connected.fetch_add(1, Ordering::SeqCst);
             self.shared.set_live();
             self.shared.metrics.streams.inc();
@@ -264,7 +270,11 @@ impl Session<'_> {
         }
         let outcome = if ack.error.is_some() { AckOutcome::Refused } else { AckOutcome::Committed };
         if self.shared.offer.lock().await.settle(ack.message_id, outcome) {
-            return Ok(());
+            let refusal = ack.error.as_ref().map(|error| format!("{} ({})", error.reason, error.code));
+            failures.set_refused_offer(refusal.as_deref());
+            // The next welcome says from where to go on.
+            let is_stale = ack.error.is_some_and(|error| error.code == STALE_GENERATION);
+            return if is_stale { Err(SessionError::OtherOffer) } else { Ok(()) };
         }
         // Marked before it leaves the outbox, so that no plan in between misses both.
         let key = store.records().outbox.get(&ack.message_id).map(|outgoing| outgoing.key.clone());

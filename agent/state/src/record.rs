@@ -317,13 +317,6 @@ pub struct Outgoing {
     pub message: v1::AgentMessage,
 }
 
-/// How far a fencing token may lie above the highest admitted one.
-///
-/// Tokens of a donor grow by one for each lease, and by 2^20 when a broker group is recovered from a backup. So this
-/// is 64 recoveries, or 67 million leases that this agent never saw. Without a bound, one lease with the largest token
-/// would make every later lease look outdated.
-pub const MAX_FENCE_STEP: u64 = 1 << 26;
-
 /// Largest message id that is continued from: a million messages each second reach it after 70,000 years, so a larger
 /// one is damage, and would overflow.
 pub(crate) const MAX_MESSAGE_ID: u64 = 1 << 61;

@@ -30,6 +30,8 @@ pub const MAX_OUTBOX: usize = 4_096;
 pub const STORE_FILE: &str = "agent.redb";
 /// Version of the file's layout.
 const FORMAT: u64 = 1;
+/// Name of the blob with the SPIFFE id of the cluster whose records these are.
+const OWNER: &str = "owner";
 /// Message ids reserved on disk at once.
 const ID_BLOCK: u64 = 1 << 20;
 
@@ -70,6 +72,19 @@ pub enum StoreError {
         path: PathBuf,
         /// Its format.
         found: u64,
+    },
+    /// The records are another cluster's.
+    #[error(
+        "{path} belongs to cluster {owner}, and this agent is {member}: give each agent a state directory of its own, \
+         or move the file away to start without its records"
+    )]
+    OtherOwner {
+        /// The file.
+        path: PathBuf,
+        /// SPIFFE id of the cluster whose records these are.
+        owner: String,
+        /// SPIFFE id of this agent.
+        member: String,
     },
     /// The copy of the state.
     #[error(transparent)]
@@ -172,6 +187,45 @@ impl Store {
         }
         let store = Self::open(directory)?;
         tables::fill(&store.0.database, &image).map_err(|error| database("write", &path, error))
+    }
+
+    /// SPIFFE id of the cluster whose records a state directory has; `None` before the first start as a member, and
+    /// while an agent runs there, which has checked it.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn owner_of(directory: &Path) -> Result<Option<String>, StoreError> {
+        if !directory.join(STORE_FILE).exists() {
+            return Ok(None);
+        }
+        match Self::open(directory) {
+            Err(StoreError::Database { source, .. }) if matches!(*source, redb::Error::DatabaseAlreadyOpen) => Ok(None),
+            Err(error) => Err(error),
+            Ok(store) => store.owner(),
+        }
+    }
+
+    fn owner(&self) -> Result<Option<String>, StoreError> {
+        Ok(self.kept(OWNER)?.map(|owner| String::from_utf8_lossy(&owner).into_owned()))
+    }
+
+    /// Checks that no other cluster's records are here. `member` is this agent's SPIFFE id.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherOwner`], [`StoreError::Database`].
+    pub fn check_owner(&self, member: &str) -> Result<(), StoreError> {
+        other_owner(&self.0.directory, self.owner()?, member)
+    }
+
+    /// Binds the records to a member at the first use: no other cluster may carry them out. `member` is its SPIFFE id.
+    ///
+    /// # Errors
+    /// Those of [`check_owner`](Self::check_owner), and [`StoreError::Copy`].
+    pub async fn bind(&self, member: &str) -> Result<(), StoreError> {
+        match self.owner()? {
+            None => self.keep(OWNER, member.as_bytes().to_vec()).await,
+            owner => other_owner(&self.0.directory, owner, member),
+        }
     }
 
     /// Writes the copy now, if there is one: files of the state directory changed.
@@ -350,6 +404,19 @@ fn open_checked(path: &Path, file: File) -> Result<(Database, Records, u64), Sto
         let damaged = "its content is damaged, so that reading it failed".to_owned();
         Err(database("open", path, redb::Error::Corrupted(damaged)))
     })
+}
+
+/// Refuses the records of a state directory if their owner is not `member`.
+///
+/// # Errors
+/// [`StoreError::OtherOwner`].
+pub fn other_owner(directory: &Path, owner: Option<String>, member: &str) -> Result<(), StoreError> {
+    match owner {
+        Some(owner) if owner != member => {
+            Err(StoreError::OtherOwner { path: directory.join(STORE_FILE), owner, member: member.to_owned() })
+        }
+        _ => Ok(()),
+    }
 }
 
 fn database(operation: &'static str, path: &Path, source: impl Into<redb::Error>) -> StoreError {

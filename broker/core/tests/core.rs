@@ -19,6 +19,8 @@ mod determinism;
 mod failures;
 #[path = "core/federation.rs"]
 mod federation;
+#[path = "core/forged_reports.rs"]
+mod forged_reports;
 #[path = "core/formats.rs"]
 mod formats;
 #[path = "core/functions.rs"]

@@ -244,7 +244,7 @@ pub fn roles_of(caller: &Caller, bundle: Option<&Bundle>) -> Roles {
 const NO_BUNDLE: &str =
     "no policy bundle is in force: a bootstrap admin applies one with `comity policy apply DIRECTORY`";
 
-/// The entry of a policy document that would permit a call.
+/// The role that would permit a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Grant<'a> {
     /// A role in a tenant: that one, or any.
@@ -260,28 +260,28 @@ enum Grant<'a> {
 }
 
 impl Grant<'_> {
-    /// The remedy for `caller`: document, field and line.
+    /// The remedy for `caller`: the line that gives a role in a tenant, or who else may do it.
     fn remedy(self, caller: &Caller) -> String {
         let id = caller.name();
         if !matches!(caller, Caller::User(_)) || self == Self::Nobody {
             return "call with the certificate of somebody who may; roles in the policy bundle are for users"
                 .to_owned();
         }
-        let entry = match self {
+        match self {
             Self::Tenant(tenant, role) => {
                 let document = tenant.map_or_else(|| "a Tenant document".to_owned(), |name| format!("Tenant {name}"));
-                format!("to `spec.members` of {document}: `- {{id: \"{id}\", role: {}}}`", role.as_str())
+                let entry = format!("`- {{id: \"{id}\", role: {}}}`", role.as_str());
+                format!("ask a maintainer to add this to `spec.members` of {document}: {entry}")
             }
-            Self::Operator => format!("to `spec.operators` of its Institution document: `- \"{id}\"`"),
+            // Whoever lacks these roles is not to get them for one call.
+            Self::Operator => {
+                "ask one of the `operators` of the Institution document, or a maintainer, to do it".to_owned()
+            }
             Self::Maintainer | Self::Nobody => {
-                format!("to `spec.maintainers` of the Federation document: `- \"{id}\"`")
+                "ask one of the `maintainers` of the Federation document to do it".to_owned()
             }
-            Self::BrokerOperator => {
-                let entry = format!("to `spec.brokerOperators` of the Federation document: `- \"{id}\"`");
-                return format!("ask a broker operator to add this {entry}");
-            }
-        };
-        format!("ask a maintainer to add this {entry}")
+            Self::BrokerOperator => "ask one of the `brokerOperators` of the Federation document to do it".to_owned(),
+        }
     }
 }
 

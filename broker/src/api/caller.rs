@@ -29,7 +29,8 @@ impl Caller {
         if peer.is_some_and(|peer| peer.has_expired(now)) {
             return Err(RpcError::Unauthenticated {
                 reason: "the certificate of this connection has ended",
-                remedy: "connect again with a fresh certificate; if there is none, join again or ask for a new one",
+                remedy: "connect again with a fresh certificate; if there is none, join again or ask for a new one; if \
+                         it is still good by your clock, look at log time: `comity raft rebase-time`",
             });
         }
         if peer.is_some_and(|peer| !peer.is_trusted()) {

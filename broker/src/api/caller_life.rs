@@ -1,7 +1,7 @@
 //! How long a caller may go on: until its certificate expires or is void, or its institution is suspended. Every call
 //! that outlives its admission waits for the end, on whichever broker it runs.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use comity_core::{Refusal, State};
 use comity_runtime::clock::Clock;
@@ -22,6 +22,15 @@ const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 pub struct CallerLife {
     caller: Caller,
     peer: Option<PeerInfo>,
+    rpc: Rpc,
+}
+
+/// The time by which the certificate of a caller of `rpc` must not have ended.
+fn certificate_time(rpc: Rpc, group: &Group) -> SystemTime {
+    match rpc {
+        Rpc::RebaseTime | Rpc::GetRaftStatus => group.inner.certificate_time_for_repair(),
+        _ => group.inner.certificate_time(),
+    }
 }
 
 impl CallerLife {
@@ -32,11 +41,11 @@ impl CallerLife {
     /// caught up with its group once since its start: it may lack the revocation of the caller. The status of the group
     /// is told before, because it says why there is no leader.
     pub async fn begin(peer: Option<PeerInfo>, rpc: Rpc, group: &Group) -> Result<Self, RpcError> {
-        let caller = Caller::of(peer.as_ref(), group.inner.certificate_time())?;
+        let caller = Caller::of(peer.as_ref(), certificate_time(rpc, group))?;
         if matches!(caller, Caller::Cluster(..) | Caller::User(_)) && rpc != Rpc::GetRaftStatus {
             group.catch_up_since_start().await?;
         }
-        let life = Self { caller, peer };
+        let life = Self { caller, peer, rpc };
         life.check(group).await?;
         Ok(life)
     }
@@ -63,7 +72,7 @@ impl CallerLife {
     }
 
     async fn check(&self, group: &Group) -> Result<(), RpcError> {
-        Caller::of(self.peer.as_ref(), group.inner.certificate_time())?;
+        Caller::of(self.peer.as_ref(), certificate_time(self.rpc, group))?;
         if !matches!(self.caller, Caller::Cluster(..) | Caller::User(_)) {
             return Ok(());
         }

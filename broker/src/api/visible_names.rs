@@ -12,6 +12,7 @@ use crate::api::viewer::Viewer;
 /// The names that one caller may be told.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VisibleNames<'b> {
+    institutions: Vec<&'b str>,
     tenants: Vec<&'b str>,
     clusters: Vec<&'b str>,
     classes: Vec<&'b str>,
@@ -32,7 +33,9 @@ impl<'b> VisibleNames<'b> {
         let visible = |institution: &str| reads_all || own == Some(institution);
         let tenants = bundle.tenants.values().filter(|tenant| visible(&tenant.spec.institution));
         let clusters = bundle.enrollable_clusters().filter(|(_, institution)| visible(institution));
+        let institutions = bundle.institutions.keys().map(String::as_str);
         Self {
+            institutions: institutions.filter(|institution| visible(institution)).collect(),
             tenants: tenants.map(|tenant| tenant.name.as_str()).collect(),
             clusters: clusters.map(|(cluster, _)| cluster).collect(),
             classes: bundle.classes.keys().map(String::as_str).collect(),
@@ -50,6 +53,7 @@ impl<'b> VisibleNames<'b> {
     #[must_use]
     pub fn suggest(&self, refusal: Refusal) -> Refusal {
         let known = match (refusal.code, refusal.field.as_str()) {
+            (Code::NotFound, "institution") => &self.institutions,
             (Code::NotFound, "spec.tenant" | "tenant") => &self.tenants,
             (Code::NotFound, "spec.origin" | "spec.allow_donors" | "spec.deny_donors")
             | (Code::NotFound | Code::InvalidField, "cluster") => &self.clusters,

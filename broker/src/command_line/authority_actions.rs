@@ -11,7 +11,7 @@ use comity_runtime::spiffe::TrustDomain;
 use super::examples::{CA_INSTALL_EXAMPLES, CA_INTERMEDIATE_EXAMPLES, CA_ROOT_EXAMPLES, CA_STATUS_EXAMPLES};
 use super::{Failure, SECONDS_PER_DAY};
 use crate::group::date_and_time;
-use crate::provision::authority_commands::{self, AuthorityStatus};
+use crate::provision::authority_commands::{self, AuthorityStatus, OldRoots};
 
 const DEFAULT_DAYS: u64 = DEFAULT_INTERMEDIATE_VALIDITY.as_secs() / SECONDS_PER_DAY;
 
@@ -24,7 +24,7 @@ The next root:
   comity-broker ca root --succeeds ROOT --out ROOT2
   comity-broker ca intermediate --root ROOT2 --out next         # install it on each broker
   comity-broker ca intermediate --root ROOT2 --drop-previous --out last
-                                                                # install it when 'comity raft status' shows no old root";
+  comity-broker ca install --from last --data DATA --yes        # when 'comity raft status' shows no old root";
 
 /// `comity-broker ca`.
 #[derive(Debug, Args)]
@@ -86,6 +86,9 @@ struct InstallArgs {
     /// Data directory of the broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
     data: PathBuf,
+    /// End the trust in roots that it does not have: members without a certificate of the new root are cut off.
+    #[arg(long)]
+    yes: bool,
 }
 
 #[derive(Debug, Args)]
@@ -119,7 +122,8 @@ impl CaArgs {
                 say!("next: carry {out} to each broker, and there: comity-broker ca install --from {out} --data DATA");
             }
             CaAction::Install(args) => {
-                describe(&authority_commands::install(&args.from, &args.data)?);
+                let old_roots = if args.yes { OldRoots::MayBeDropped } else { OldRoots::Kept };
+                describe(&authority_commands::install(&args.from, &args.data, old_roots)?);
                 say!("installed; the broker takes it up within seconds. Delete {}", args.from.display());
             }
             CaAction::Status(args) => {

@@ -32,7 +32,8 @@ Examples:
 
 pub(super) const CA_INSTALL_EXAMPLES: &str = "\
 Examples:
-  comity-broker ca install --from next --data /var/lib/comity-broker";
+  comity-broker ca install --from next --data /var/lib/comity-broker
+  comity-broker ca install --from last --data /var/lib/comity-broker --yes   # ends the trust in the old root";
 
 pub(super) const CA_STATUS_EXAMPLES: &str = "\
 Examples:

@@ -123,6 +123,11 @@ pub(super) enum UpError {
     NoData,
     #[error("--address is refused: {0}")]
     Address(#[source] EndpointError),
+    #[error(
+        "--address \"{given}\" has a port: write --address {host} without it, and choose ports with --client-listen and \
+         --raft-listen"
+    )]
+    AddressWithPort { given: String, host: String },
     #[error(transparent)]
     Institution(#[from] InvalidId),
     #[error("--join is refused: {0}")]
@@ -150,6 +155,7 @@ impl UpError {
         match self {
             Self::NoData
             | Self::Address(_)
+            | Self::AddressWithPort { .. }
             | Self::Institution(_)
             | Self::Argument(_)
             | Self::Token(_)
@@ -214,6 +220,14 @@ pub(super) async fn set_up(args: &UpArgs, ports: Ports) -> Result<Option<Ready>,
 impl UpArgs {
     fn member_address(&self, facts: &HostFacts, ports: Ports) -> Result<MemberAddress, UpError> {
         let host = self.address.clone().unwrap_or_else(|| facts.host());
+        // A bare IPv6 address has colons, too, and is refused below.
+        if let Some((name, port)) = host.rsplit_once(':')
+            && port.parse::<u16>().is_ok()
+            && (!name.contains(':') || name.ends_with(']'))
+        {
+            let name = name.to_owned();
+            return Err(UpError::AddressWithPort { given: host, host: name });
+        }
         let at = |listen: Option<SocketAddr>, port: u16| format!("{host}:{}", listen.map_or(port, |it| it.port()));
         let address = MemberAddress { raft: at(ports.raft, RAFT_PORT), client: at(ports.client, CLIENT_PORT) };
         BrokerEndpoints::new([&address.raft, &address.client]).map_err(UpError::Address)?;
@@ -332,5 +346,36 @@ impl Greeting {
         say!("next: comity user add NAME");
         say!("next: comity cluster invite NAME --enroll");
         say!("next: comity raft invite");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(Debug, clap::Parser)]
+    struct UpLine {
+        #[command(flatten)]
+        up: UpArgs,
+    }
+
+    fn address(given: &str) -> Result<String, String> {
+        let line = UpLine::try_parse_from(["up", "--address", given]).expect("parsed");
+        let ports = Ports { client: None, raft: None, admin: None };
+        let address = line.up.member_address(&HostFacts::read(), ports);
+        address.map(|address| address.client).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_address_has_no_port() {
+        for (given, host) in
+            [("127.0.0.1:17443", "127.0.0.1"), ("b1.example:7443", "b1.example"), ("[::1]:7443", "[::1]")]
+        {
+            let refused = address(given).expect_err(given);
+            assert!(refused.contains(&format!("write --address {host} without it")), "{refused}");
+            assert_eq!(address(host), Ok(format!("{host}:7443")));
+        }
     }
 }

@@ -50,11 +50,21 @@ pub fn make_intermediate(
     Ok(AuthorityStatus::of(&authority))
 }
 
+/// Whether an intermediate may end the trust in a root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OldRoots {
+    /// Members whose certificates are under an old root keep them.
+    Kept,
+    /// They are cut off, and join again.
+    MayBeDropped,
+}
+
 /// Puts an intermediate into the data directory of a broker, which takes it up while it runs.
 ///
 /// # Errors
-/// [`ProvisionError`] if it is of another federation, has ended, or cannot be written; then nothing was changed.
-pub fn install(from: &Path, data: &Path) -> Result<AuthorityStatus, ProvisionError> {
+/// [`ProvisionError`] if it is of another federation, has ended, drops a root that is to be kept, or cannot be written;
+/// then nothing was changed.
+pub fn install(from: &Path, data: &Path, old_roots: OldRoots) -> Result<AuthorityStatus, ProvisionError> {
     Settings::load(data)?;
     check_holds_intermediate(from)?;
     let (next, current) = (CertificateAuthority::load(from)?, CertificateAuthority::load(&ca_dir(data))?);
@@ -73,6 +83,21 @@ pub fn install(from: &Path, data: &Path) -> Result<AuthorityStatus, ProvisionErr
         let reason = format!(
             "it drops the root {root}, the newest one in force, which signed none of its roots: members refuse its \
              certificates; make an intermediate of that root or of its successor, or put that root into ca.crt too"
+        );
+        return Err(ConfigError::value("from", from.display(), reason).into());
+    }
+    let dropped: Vec<String> = current
+        .roots()
+        .hashes()
+        .filter(|old| next.roots().hashes().all(|root| root != *old))
+        .map(|old| old.to_string())
+        .collect();
+    if old_roots == OldRoots::Kept && !dropped.is_empty() {
+        let reason = format!(
+            "it ends the trust in the root {}: whoever has no certificate of the new root yet is cut off at once and must \
+             join again. This command does not ask the brokers: 'comity raft status' says how many users and which \
+             clusters these are. If there are none, or an intermediate was stolen, repeat this with --yes",
+            dropped.join(", ")
         );
         return Err(ConfigError::value("from", from.display(), reason).into());
     }
@@ -161,12 +186,13 @@ mod tests {
             admin_out: at("ingrid"),
         })
         .unwrap();
+        let installed = |name: &str| install(&at(name), &at("data"), OldRoots::Kept);
         let first = status(&at("data")).unwrap();
         assert_eq!(first.roots, [first.root]);
         assert!(!first.is_due);
 
         make_intermediate(&at("data-root"), DAY * 30, PreviousRoot::Trusted, &at("next")).unwrap();
-        let second = install(&at("next"), &at("data")).unwrap();
+        let second = installed("next").unwrap();
         assert!(second.root == first.root && second.not_after < first.not_after);
         assert_eq!(status(&at("data")).unwrap(), second);
 
@@ -174,26 +200,31 @@ mod tests {
         let root = make_root(None, Some(&at("data-root")), &at("root-2")).unwrap();
         make_intermediate(&at("root-2"), DAY * 30, PreviousRoot::Trusted, &at("both")).unwrap();
         make_intermediate(&at("root-2"), DAY * 30, PreviousRoot::Dropped, &at("alone")).unwrap();
-        let refused = install(&at("alone"), &at("data")).unwrap_err().to_string();
+        let refused = installed("alone").unwrap_err().to_string();
         assert!(refused.contains("shares no root with the one in force"), "{refused}");
-        assert_eq!(install(&at("both"), &at("data")).unwrap().roots, [root, first.root]);
-        let refused = install(&at("next"), &at("data")).unwrap_err().to_string();
+        assert_eq!(installed("both").unwrap().roots, [root, first.root]);
+        let refused = installed("next").unwrap_err().to_string();
         assert!(refused.contains(&format!("it drops the root {root}, the newest one in force")), "{refused}");
-        assert_eq!(install(&at("alone"), &at("data")).unwrap().roots, [root]);
+        // Somebody may not have renewed yet.
+        let refused = installed("alone").unwrap_err().to_string();
+        assert!(refused.contains(&format!("it ends the trust in the root {}", first.root)), "{refused}");
+        assert!(refused.contains("comity raft status") && refused.ends_with("repeat this with --yes"), "{refused}");
+        assert_eq!(status(&at("data")).unwrap().roots, [root, first.root]);
+        assert_eq!(install(&at("alone"), &at("data"), OldRoots::MayBeDropped).unwrap().roots, [root]);
 
         // A directory without an intermediate is refused by the file that it lacks.
-        let refused = install(&at("root-2"), &at("data")).unwrap_err().to_string();
+        let refused = installed("root-2").unwrap_err().to_string();
         assert!(refused.contains("holds a root") && refused.contains("no tls.crt"), "{refused}");
         assert!(refused.contains("ca intermediate --root"), "{refused}");
         std::fs::create_dir(at("empty")).unwrap();
-        let refused = install(&at("empty"), &at("data")).unwrap_err().to_string();
+        let refused = installed("empty").unwrap_err().to_string();
         assert!(refused.contains("it has no tls.crt; name a directory with"), "{refused}");
 
         // What exists stays, and another federation's is refused.
         assert!(matches!(make_root(None, Some(&at("root-2")), &at("root-2")), Err(ProvisionError::Exists { .. })));
         make_root(Some(&TrustDomain::new("other.test").unwrap()), None, &at("other-root")).unwrap();
         make_intermediate(&at("other-root"), DAY, PreviousRoot::Trusted, &at("other")).unwrap();
-        assert!(install(&at("other"), &at("data")).unwrap_err().to_string().contains("'other.test'"));
+        assert!(installed("other").unwrap_err().to_string().contains("'other.test'"));
         assert_eq!(status(&at("data")).unwrap().root, root);
     }
 }

@@ -73,6 +73,7 @@ mod tests {
             connected,
             since: Timestamp(0),
             offer: None,
+            withdrawn_generation: 0,
             health: comity_core::health::Health::default(),
             last_fencing_token: 0,
             refused_donors: BTreeMap::new(),

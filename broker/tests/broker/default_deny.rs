@@ -84,7 +84,15 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
         (
             "RevokeUser",
             // A name that cannot be: the call is let through and changes nothing.
-            gate(federation.revoke_user(v1::RevokeUserRequest { user: "-".into(), idempotency_key: key() }).await),
+            gate(
+                federation
+                    .revoke_user(v1::RevokeUserRequest {
+                        user: "-".into(),
+                        idempotency_key: key(),
+                        ..v1::RevokeUserRequest::default()
+                    })
+                    .await,
+            ),
         ),
         (
             "SuspendInstitution",

@@ -75,6 +75,14 @@ async fn evict(federation: &Federation, cluster: &str) -> v1::RevocationEffects 
     admin.evict_cluster(request).await.unwrap().into_inner().effects.unwrap()
 }
 
+fn revocation_of_alice() -> v1::RevokeUserRequest {
+    v1::RevokeUserRequest {
+        user: "alice".to_owned(),
+        idempotency_key: "alice".to_owned(),
+        ..v1::RevokeUserRequest::default()
+    }
+}
+
 fn code(status: &Status) -> (Code, String) {
     (status.code(), detail(status).code)
 }
@@ -235,7 +243,7 @@ fn a_revoked_users_watches_end_on_every_broker() {
                 watches.push(watch(channel).await.unwrap());
             }
             let mut admin = FederationServiceClient::new(federation.user("admin"));
-            let request = v1::RevokeUserRequest { user: "alice".to_owned(), idempotency_key: "alice".to_owned() };
+            let request = revocation_of_alice();
             admin.revoke_user(request).await.unwrap();
             all_end(watches.into_iter().map(end_of_watch)).await;
             let refused = renew(federation.channel(&alice), &alice, None).await.unwrap_err();
@@ -263,7 +271,7 @@ fn restarted_broker_answers_revoked_user() {
                 FederationServiceClient::new(channel).list_clusters(v1::ListClustersRequest::default()).await.unwrap();
             }
             let third = federation.stop(3).await;
-            let request = v1::RevokeUserRequest { user: "alice".to_owned(), idempotency_key: "alice".to_owned() };
+            let request = revocation_of_alice();
             FederationServiceClient::new(federation.user("admin")).revoke_user(request).await.unwrap();
             let (second, first) = (federation.stop(2).await, federation.stop(1).await);
 

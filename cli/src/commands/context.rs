@@ -168,7 +168,8 @@ pub(super) fn warn_of_variables() {
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let set: Vec<&str> = ["COMITY_BROKER", "COMITY_IDENTITY", "COMITY_CONTEXT"].into_iter().filter(is_set).collect();
     if !set.is_empty() {
-        note(&format!("note: {} in the environment wins against the current context; unset it", set.join(", ")));
+        let (win, them) = if set.len() == 1 { ("wins", "it") } else { ("win", "them") };
+        note(&format!("note: {} in the environment {win} against the current context; unset {them}", set.join(", ")));
     }
 }
 

@@ -133,7 +133,11 @@ fn bad_token(error: &JoinTokenError) -> Failure {
 }
 
 /// Gets the first certificate of a key.
-async fn join(token: &JoinToken, brokers: &BrokerEndpoints, fresh: &KeyAndCsr) -> Result<IdentityPem, Failure> {
+pub(crate) async fn join(
+    token: &JoinToken,
+    brokers: &BrokerEndpoints,
+    fresh: &KeyAndCsr,
+) -> Result<IdentityPem, Failure> {
     let request = v1::JoinUserRequest {
         user: token.user().map_err(|error| bad_token(&error))?.to_string(),
         secret: token.secret.expose().to_vec(),

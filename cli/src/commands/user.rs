@@ -13,7 +13,7 @@ use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet, note};
 use crate::session::{Session, call, idempotency_key};
-use crate::units::{DurationBounds, format_duration};
+use crate::units::{DurationBounds, counted, format_duration};
 
 const ADD_EXAMPLES: &str = "\
 Examples:
@@ -31,12 +31,18 @@ invitation revoke' takes the token back.
 
 const REVOKE_USER_EXAMPLES: &str = "\
 Examples:
+  comity user revoke alice --dry-run     says what would end
   comity user revoke alice
-  comity user revoke alice --yes                in a script: do not ask
+  comity user revoke alice --yes         in a script: do not ask
 
-All certificates and open invitations of alice are void: within seconds her watches and calls end on
-every broker, and none is renewed. Requests and leases are the tenant's and stay. Her roles stay, too,
-for the certificate that a new token ('comity user add') gives her; to end them, edit the policy.
+All certificates of alice are void, and so are open invitations for her and by her: within seconds
+her watches and calls end on every broker, and none is renewed. Her roles stay for the certificate
+that a new token ('comity user add') gives her; to end them, edit the policy.
+
+Requests and leases are the tenant's and stay. A kubeconfig is the lease's, not a person's: one that
+alice downloaded works until the lease ends. To end it, 'comity lease release LEASE', or suspend the
+institution.
+
 Maintainers may revoke users, and operators those whose roles are all in institutions that they
 operate. Nobody revokes their own certificate, so that somebody is left who can invite.
 ";
@@ -59,6 +65,12 @@ pub struct UserRevokeArgs {
     /// Name of the user, as in policy documents after `/user/`
     #[arg(value_name = "NAME")]
     user: UserName,
+    /// Revoke a user whom neither policy, invitations nor the brokers' certificates name
+    #[arg(long)]
+    allow_unknown: bool,
+    /// Say what would end, and change nothing
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     confirm: ConfirmArgs,
     /// Key that makes a repeated call safe: the same key has no second effect [default: random]
@@ -68,13 +80,43 @@ pub struct UserRevokeArgs {
 
 /// The answer of `revoke`.
 #[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 struct RevokedUser {
     user: String,
+    /// Whether nothing was changed.
+    dry_run: bool,
+    /// Number of open invitations that are void.
+    invitations: u32,
+    /// Number of leases in force of the user's tenants, which stay.
+    leases: u32,
+}
+
+impl RevokedUser {
+    /// "all certificates of alice are void, and so is 1 open invitation; 2 leases stay with the tenants of alice, …".
+    fn consequence(&self) -> String {
+        let Self { user, invitations, leases, .. } = self;
+        let mut text = format!("all certificates of {user} are void");
+        if *invitations > 0 {
+            let are = if *invitations == 1 { "is" } else { "are" };
+            let open = counted(*invitations, "open invitation", "open invitations");
+            text.push_str(&format!(", and so {are} {open}"));
+        }
+        if *leases > 0 {
+            let stay = counted(*leases, "lease stays", "leases stay");
+            let (end, them) = if *leases == 1 { ("it ends", "it") } else { ("they end", "them") };
+            text.push_str(&format!(
+                "; {stay} with the tenants of {user}, and downloaded kubeconfigs work until {end} ('comity lease release' \
+                 ends {them})"
+            ));
+        }
+        text
+    }
 }
 
 impl Answer for RevokedUser {
     fn table(&self, _now_ms: u64) -> Sheet {
-        format!("revoked all certificates of {}", self.user).as_str().into()
+        let prefix = if self.dry_run { "dry run, nothing was changed: " } else { "" };
+        format!("{prefix}{}", self.consequence()).as_str().into()
     }
 }
 
@@ -137,15 +179,28 @@ impl UserCommand {
 
 impl UserRevokeArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let user = self.user.to_string();
-        if self.confirm.asks() {
-            let consequence = format!("{user} can make no call any more until they log in with a new token");
-            self.confirm.ask_about(&consequence)?;
+        if self.dry_run {
+            return session.print(&self.revoke(session, true).await?);
         }
-        let idempotency_key = idempotency_key(self.idempotency_key.as_deref());
-        let request = v1::RevokeUserRequest { user: user.clone(), idempotency_key };
-        call(FederationServiceClient::new(session.channel()?).revoke_user(request)).await?;
-        session.print(&RevokedUser { user })
+        if self.confirm.asks() {
+            let preview = self.revoke(session, true).await?;
+            self.confirm.ask_about(&preview.consequence())?;
+        }
+        session.print(&self.revoke(session, false).await?)
+    }
+
+    async fn revoke(&self, session: &Session, dry_run: bool) -> Result<RevokedUser, Failure> {
+        let user = self.user.to_string();
+        // A preview is no use of the caller's key.
+        let key = if dry_run { None } else { self.idempotency_key.as_deref() };
+        let request = v1::RevokeUserRequest {
+            user: user.clone(),
+            idempotency_key: idempotency_key(key),
+            dry_run,
+            allow_unknown: self.allow_unknown,
+        };
+        let response = call(FederationServiceClient::new(session.channel()?).revoke_user(request)).await?;
+        Ok(RevokedUser { user, dry_run, invitations: response.invitations, leases: response.leases })
     }
 }
 
@@ -212,6 +267,20 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::*;
+
+    #[test]
+    fn a_revocation_says_what_it_leaves() {
+        let text = |invitations, leases| {
+            RevokedUser { user: "alice".to_owned(), dry_run: false, invitations, leases }.consequence()
+        };
+        assert_eq!(text(0, 0), "all certificates of alice are void");
+        assert_eq!(
+            text(1, 1),
+            "all certificates of alice are void, and so is 1 open invitation; 1 lease stays with \
+             the tenants of alice, and downloaded kubeconfigs work until it ends ('comity lease release' ends it)"
+        );
+        assert_eq!(text(2, 0), "all certificates of alice are void, and so are 2 open invitations");
+    }
 
     #[test]
     fn roles_are_named_or_how_to_get_one() {

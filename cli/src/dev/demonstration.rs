@@ -12,6 +12,7 @@ use kube::config::Kubeconfig;
 use super::federation::Federation;
 use super::inventories::{DONOR, ORIGIN};
 use super::kubernetes_clusters::KubernetesClusters;
+use super::patience::{STEP_LIMIT, patiently};
 use super::timeline::{Step, Timeline};
 use super::{POLL_INTERVAL, echo_workload, pod_workload};
 use crate::commands::lease::{fetch_kubeconfig, kube_client};
@@ -24,7 +25,7 @@ use crate::views::Lease;
 pub(super) const GPUS: u32 = 3;
 const TENANT: &str = "poly-ml";
 /// Limit from submission to an active lease; on real clusters the quota controller alone may take seconds.
-const ACTIVE_LIMIT: Duration = Duration::from_secs(60);
+const ACTIVE_LIMIT: Duration = STEP_LIMIT;
 /// Limit from release until both sides have removed the lease; an API server caches a token for up to 10 s.
 const CLEAN_LIMIT: Duration = Duration::from_secs(60);
 /// Limit after a restart of both agents until the tunnel of a running lease works again.
@@ -45,7 +46,7 @@ pub(super) async fn until_used(
     timeline: &mut Timeline,
 ) -> Result<LeaseInUse, Failure> {
     let alice = federation.session(&federation.alice);
-    let (lease, limit) = match kept_lease(&alice).await? {
+    let (lease, limit) = match kept_lease(&alice, timeline).await? {
         Some(lease) => {
             timeline.note(&format!("{} of the previous run is still active; reopening its tunnel", lease.id));
             (lease, REOPEN_LIMIT)
@@ -83,14 +84,15 @@ async fn use_lease(
 }
 
 /// The active lease of an earlier run with `--state`.
-async fn kept_lease(alice: &Session) -> Result<Option<Lease>, Failure> {
+async fn kept_lease(alice: &Session, timeline: &Timeline) -> Result<Option<Lease>, Failure> {
     let mut client = LeaseServiceClient::new(alice.channel()?);
     let request = v1::ListLeasesRequest {
         consistency: alice.consistency(),
         tenant: TENANT.to_owned(),
         ..v1::ListLeasesRequest::default()
     };
-    let leases = call(client.list_leases(request)).await?.leases;
+    let listed = patiently(timeline, "a list of leases", async || call(client.list_leases(request.clone())).await);
+    let leases = listed.await?.leases;
     Ok(leases
         .into_iter()
         .map(Lease::from)
@@ -124,7 +126,8 @@ async fn submit(alice: &Session, timeline: &mut Timeline) -> Result<Lease, Failu
         queue_anyway: false,
         dry_run: false,
     };
-    let request = call(client.submit_request(submit)).await?.request.unwrap_or_default();
+    let submitted = patiently(timeline, "a request", async || call(client.submit_request(submit.clone())).await);
+    let request = submitted.await?.request.unwrap_or_default();
     let detail = format!("{}: alice of {TENANT} requests {GPUS} frontier GPUs for {ORIGIN}", request.id);
     timeline.complete(Step::RequestSubmitted, &detail);
 
@@ -183,12 +186,13 @@ pub(super) async fn release(
     let mut client = LeaseServiceClient::new(alice.channel()?);
     let id = &used.lease.id;
     let request = v1::ReleaseLeaseRequest { lease: id.clone(), idempotency_key: idempotency_key(None) };
-    call(client.release_lease(request)).await?;
+    patiently(timeline, "a release", async || call(client.release_lease(request.clone())).await).await?;
     let began = Instant::now();
     let late = |state: &str| Failure::unavailable(format!("{id} {state} {CLEAN_LIMIT:?} after its release"));
     loop {
         let request = v1::GetLeaseRequest { lease: id.clone(), consistency: alice.consistency() };
-        let lease = Lease::from(call(client.get_lease(request)).await?.lease.unwrap_or_default());
+        let read = patiently(timeline, "a lease", async || call(client.get_lease(request.clone())).await);
+        let lease = Lease::from(read.await?.lease.unwrap_or_default());
         if lease.state.is(LeaseState::Ended) {
             break;
         }

@@ -1,7 +1,6 @@
 //! Starts and stops the whole federation: brokers, policy, member clusters.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use comity_agent::Agent;
 use comity_proto::v1;
@@ -9,24 +8,20 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::BrokerEndpoints;
 
-use super::POLL_INTERVAL;
+use super::alice::{self, ALICE};
 use super::brokers::{self, Brokers};
 use super::home::Home;
 use super::institutions::Institutions;
 use super::inventories::NAMES;
 use super::kubernetes_clusters::KubernetesClusters;
 use super::member::Member;
+use super::patience::{STEP_LIMIT, patiently};
 use super::timeline::{Step, Timeline};
 use crate::commands::{policy, raft};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Format;
 use crate::session::{Session, call, idempotency_key};
-
-/// Limit until a leader is elected; takes at most a second unless the machine is overloaded.
-const ELECTION_LIMIT: Duration = Duration::from_secs(20);
-/// Limit until every cluster is connected and has an offer.
-const JOIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running federation.
 pub(super) struct Federation {
@@ -73,9 +68,9 @@ impl Federation {
         clusters: Option<&KubernetesClusters>,
         timeline: &mut Timeline,
     ) -> Result<(), Failure> {
-        self.alice = brokers::issue_user(home, "alice")?;
+        self.alice = brokers::issue_user(home, ALICE)?;
         let maintainer = self.session(&self.maintainer);
-        let leader = self.wait_for_leader(&maintainer).await?;
+        let leader = self.wait_for_leader(&maintainer, timeline).await.map_err(alice::or_begin_anew)?;
         let mut client = PolicyServiceClient::new(maintainer.channel()?);
         let bundle = policy::BundleToApply {
             files: institutions.files.clone(),
@@ -83,7 +78,10 @@ impl Federation {
             force: false,
             expected_hash: None,
         };
-        let applied = policy::apply(&mut client, bundle, idempotency_key(None)).await?;
+        let key = idempotency_key(None);
+        let applied =
+            patiently(timeline, "the policy", async || policy::apply(&mut client, bundle.clone(), key.clone()).await);
+        let applied = applied.await.map_err(alice::or_begin_anew)?;
         if !applied.ok {
             return Err(Failure::refused(
                 "bad-policy",
@@ -93,13 +91,14 @@ impl Federation {
         let documents = applied.documents;
         let detail = format!("three brokers, broker {leader} leads; policy of {documents} documents is in force");
         timeline.complete(Step::BrokersReady, &detail);
+        alice::let_in_again(|| self.session(&self.alice), &maintainer, timeline).await?;
 
         let names = clusters.map_or(&NAMES[..], KubernetesClusters::names);
         let joining = names.iter().map(|name| {
             let kubeconfig = clusters.and_then(|clusters| clusters.kubeconfig(name));
             let member = Member::new(home, name, kubeconfig, institutions);
-            let maintainer = &maintainer;
-            async move { join(member?, maintainer).await }
+            let (maintainer, timeline) = (&maintainer, &*timeline);
+            async move { join(member?, maintainer, timeline).await }
         });
         // Wait for all agents, so that a failure of one leaves no other running.
         let mut problem = None;
@@ -112,7 +111,7 @@ impl Federation {
         if let Some(failure) = problem {
             return Err(failure);
         }
-        let devices = self.wait_for_offers(&maintainer, names).await?;
+        let devices = wait_for_offers(&maintainer, names, timeline).await?;
         let note = if clusters.is_some() {
             "real Kubernetes API servers"
         } else {
@@ -151,49 +150,36 @@ impl Federation {
     }
 
     /// Waits until the brokers have a leader; returns its number.
-    async fn wait_for_leader(&self, session: &Session) -> Result<u64, Failure> {
+    async fn wait_for_leader(&self, session: &Session, timeline: &Timeline) -> Result<u64, Failure> {
         let tls = session.tls()?;
-        let began = Instant::now();
-        loop {
-            let problem = match raft::broker_status(self.endpoints(), &tls).await {
-                Ok(status) if status.leader != 0 => return Ok(status.leader),
-                Ok(_) => "no leader is known".to_owned(),
-                Err(failure) => failure.reason,
-            };
-            if began.elapsed() > ELECTION_LIMIT {
-                return Err(Failure::unavailable(format!(
-                    "the brokers have no leader after {ELECTION_LIMIT:?}: {problem}"
-                )));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    }
-
-    /// Waits until every cluster is connected and has an offer; returns the number of devices.
-    async fn wait_for_offers(&self, session: &Session, names: &[&str]) -> Result<u32, Failure> {
-        let mut client = FederationServiceClient::new(session.channel()?);
-        let began = Instant::now();
-        loop {
-            let request = v1::ListClustersRequest { page: None, consistency: session.consistency() };
-            let clusters = call(client.list_clusters(request)).await?.clusters;
-            let has_offer = |name: &str| clusters.iter().any(|c| c.id == name && c.connected && c.offer_generation > 0);
-            if names.iter().all(|name| has_offer(name)) {
-                return Ok(clusters.iter().map(|cluster| cluster.devices).sum());
-            }
-            if began.elapsed() > JOIN_LIMIT {
-                let missing: Vec<_> = names.iter().filter(|name| !has_offer(name)).copied().collect();
-                return Err(Failure::unavailable(format!(
-                    "not connected after {JOIN_LIMIT:?}: {}",
-                    missing.join(", ")
-                )));
-            }
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
+        patiently(timeline, "an election", async || match raft::broker_status(self.endpoints(), &tls).await {
+            Ok(status) if status.leader == 0 => Err(Failure::unavailable("no leader is known")),
+            Ok(status) => Ok(status.leader),
+            Err(failure) if failure.code == alice::REVOKED => Err(failure),
+            Err(failure) => Err(Failure::unavailable(failure.reason)),
+        })
+        .await
     }
 }
 
+/// Waits until every cluster is connected and has an offer; returns the number of devices.
+async fn wait_for_offers(session: &Session, names: &[&str], timeline: &Timeline) -> Result<u32, Failure> {
+    let mut client = FederationServiceClient::new(session.channel()?);
+    patiently(timeline, "the connection of all clusters", async || {
+        let request = v1::ListClustersRequest { page: None, consistency: session.consistency() };
+        let clusters = call(client.list_clusters(request)).await?.clusters;
+        let has_offer = |name: &str| clusters.iter().any(|c| c.id == name && c.connected && c.offer_generation > 0);
+        let missing: Vec<_> = names.iter().filter(|name| !has_offer(name)).copied().collect();
+        if missing.is_empty() {
+            return Ok(clusters.iter().map(|cluster| cluster.devices).sum());
+        }
+        Err(Failure::unavailable(format!("without an offer: {}", missing.join(", "))))
+    })
+    .await
+}
+
 /// Invites a member, unless it joined in an earlier run, and starts its agent.
-async fn join(mut member: Member, maintainer: &Session) -> Result<Agent, Failure> {
+async fn join(mut member: Member, maintainer: &Session, timeline: &Timeline) -> Result<Agent, Failure> {
     if !member.has_joined() {
         let mut client = FederationServiceClient::new(maintainer.channel()?);
         let request = v1::InviteClusterRequest {
@@ -203,19 +189,20 @@ async fn join(mut member: Member, maintainer: &Session) -> Result<Agent, Failure
             // An earlier run may have stopped in the middle of joining.
             replace: true,
         };
-        let invited = call(client.invite_cluster(request)).await?;
+        let invited =
+            patiently(timeline, "an invitation", async || call(client.invite_cluster(request.clone())).await).await?;
         member.set_join_token(&invited.token)?;
     }
     let cluster = member.cluster();
     let agent = member.start().await?;
-    match tokio::time::timeout(JOIN_LIMIT, agent.connected()).await {
+    match tokio::time::timeout(STEP_LIMIT, agent.connected()).await {
         Ok(()) => Ok(agent),
         Err(_) => {
             agent.shutdown().await;
             Err(Failure::new(
                 Exit::Unavailable,
                 "timeout",
-                format!("{cluster} has no stream to a broker after {JOIN_LIMIT:?}"),
+                format!("{cluster} has no stream to a broker after {STEP_LIMIT:?}"),
             ))
         }
     }

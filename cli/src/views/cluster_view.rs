@@ -96,6 +96,11 @@ impl Cluster {
         self.evicted_at_ms.is_none() && self.suspended_at_ms.is_none()
     }
 
+    /// Since when it has its state.
+    fn state_since_ms(&self) -> u64 {
+        self.evicted_at_ms.or(self.suspended_at_ms).or(self.since_ms).unwrap_or(0)
+    }
+
     fn state(&self) -> &'static str {
         match (self.evicted_at_ms, self.suspended_at_ms) {
             (Some(_), _) => "evicted",
@@ -127,7 +132,7 @@ impl Row for Cluster {
             self.id.clone(),
             self.institution.clone(),
             self.state().to_owned(),
-            age(self.since_ms.unwrap_or(0), now_ms),
+            age(self.state_since_ms(), now_ms),
             self.devices.to_string(),
             format_milli(self.lent_milli),
             format_milli(self.borrowed_milli),
@@ -140,7 +145,7 @@ impl Answer for Cluster {
         fields(&[
             ("Cluster", self.id.clone()),
             ("Institution", self.institution.clone()),
-            ("State", format!("{}, {}", self.state(), age(self.since_ms.unwrap_or(0), now_ms))),
+            ("State", format!("{}, {}", self.state(), age(self.state_since_ms(), now_ms))),
             ("Joined", age(self.joined_at_ms.unwrap_or(0), now_ms)),
             ("Devices", self.devices.to_string()),
             ("Lent", format_milli(self.lent_milli)),
@@ -150,5 +155,22 @@ impl Answer for Cluster {
             ("Identity key", self.identity_key.clone()),
             ("Certificate ends", age(self.certificate_not_after_ms.unwrap_or(0), now_ms)),
         ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_lasts_since_it_began() {
+        let cluster = v1::Cluster { connected: true, since_ms: 10, ..v1::Cluster::default() };
+        let since = |cluster: v1::Cluster| {
+            let view = Cluster::from(cluster);
+            (view.state(), view.state_since_ms())
+        };
+        assert_eq!(since(cluster.clone()), ("connected", 10));
+        assert_eq!(since(v1::Cluster { suspended_at_ms: 20, ..cluster.clone() }), ("suspended", 20));
+        assert_eq!(since(v1::Cluster { evicted_at_ms: 30, suspended_at_ms: 20, ..cluster }), ("evicted", 30));
     }
 }

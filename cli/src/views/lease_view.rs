@@ -55,7 +55,7 @@ pub struct Lease {
     pub delivery: Known<Delivery>,
     /// Namespace on the origin that holds the Secret, or whose pods may run on the virtual node.
     pub target_namespace: Option<String>,
-    /// Secret with the kubeconfig, or a file path if the origin has no Kubernetes; none for a virtual node.
+    /// Secret with the kubeconfig, or a file of the agent if the origin has no Kubernetes; none for a virtual node.
     pub secret_name: Option<String>,
     /// Selector and tolerations of a pod that runs on the virtual node; none once the lease ends.
     pub virtual_node: Option<VirtualNode>,
@@ -195,7 +195,9 @@ impl Lease {
     fn kubeconfig_text(&self) -> Option<String> {
         let name = self.secret_name.as_ref().filter(|_| !self.delivery.is(Delivery::VirtualNode))?;
         Some(match &self.target_namespace {
-            _ if name.starts_with('/') => format!("file {name} on {}", self.origin),
+            _ if name.ends_with(".kubeconfig") => {
+                format!("file kubeconfigs/{name} in the state directory of the agent of {}", self.origin)
+            }
             Some(namespace) => format!("Secret {namespace}/{name} on {}", self.origin),
             None => format!("Secret {name} on {}", self.origin),
         })
@@ -328,10 +330,9 @@ mod tests {
         let table = lease(|_| {}).table(3_600_000).to_string();
         assert!(table.contains("Secret comity-leases/comity-lease-7 on campus"), "{table}");
         assert!(table.contains("in 1h") && table.contains("namespace") && !table.contains("nodeSelector"), "{table}");
-        let table =
-            lease(|lease| lease.secret_name = "/var/lib/comity/lease-7.kubeconfig".to_owned()).table(0).to_string();
-        assert!(table.contains("file /var/lib/comity/lease-7.kubeconfig on campus"), "{table}");
-        assert!(!table.contains("//"), "{table}");
+        let table = lease(|lease| lease.secret_name = "lease-7.kubeconfig".to_owned()).table(0).to_string();
+        let place = "file kubeconfigs/lease-7.kubeconfig in the state directory of the agent of campus";
+        assert!(table.contains(place), "{table}");
     }
 
     #[test]

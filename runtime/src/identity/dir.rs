@@ -56,6 +56,7 @@ impl IdentityDir {
             chain: self.read_text("cert.pem")?,
             ca: self.read_text("ca.pem")?,
         };
+        self.check_files(&pem)?;
         match TlsIdentity::from_pem(&pem) {
             Ok(identity) => Ok((pem, identity)),
             Err(mismatch @ IdentityError::KeyMismatch { .. }) => {
@@ -74,6 +75,18 @@ impl IdentityDir {
                 Ok((pem, identity))
             }
             Err(error) => Err(error),
+        }
+    }
+
+    /// Names the file that is empty or damaged, if one is.
+    fn check_files(&self, pem: &IdentityPem) -> Result<(), IdentityError> {
+        let damaged = |name| move |error| IdentityError::Damaged { path: self.file(name), source: Box::new(error) };
+        pem.private_key().map_err(damaged("key.pem"))?;
+        let (_, facts) = pem.leaf().map_err(damaged("cert.pem"))?;
+        match Roots::from_pem(&pem.ca, facts.id.trust_domain()) {
+            // It says which two files do not belong together.
+            Ok(_) | Err(IdentityError::OtherTrustDomain { .. }) => Ok(()),
+            Err(error) => Err(damaged("ca.pem")(error)),
         }
     }
 
@@ -174,6 +187,22 @@ mod tests {
         let mode = fs::metadata(dir.path().join("key.pem")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         assert!(!format!("{loaded:?} {identity:?}").contains("PRIVATE KEY"));
+    }
+
+    #[test]
+    fn a_damaged_file_is_named_with_the_remedy() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = IdentityDir::new(home.path());
+        let (pem, _) = two_identities();
+        for name in ["key.pem", "cert.pem", "ca.pem"] {
+            for content in ["", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "garbage"] {
+                dir.save(&pem).unwrap();
+                fs::write(dir.file(name), content).unwrap();
+                let error = dir.load().unwrap_err().to_string();
+                assert!(error.starts_with(&format!("{}: ", dir.file(name).display())), "{error}");
+                assert!(error.contains("restore the directory") && error.contains("joins again"), "{error}");
+            }
+        }
     }
 
     #[test]

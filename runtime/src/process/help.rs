@@ -68,14 +68,17 @@ pub fn shaped(command: Command, detail: Detail) -> Command {
     let says_more = |arg: &Arg| arg.is_hide_short_help_set() || (arg.get_env().is_some() && !arg.is_global_set());
     let more = command.get_arguments().any(says_more) || command.get_after_long_help().is_some();
     command = command.arg(help.help(if more { "Print help (--help: more)" } else { "Print help" }));
+    if let Some(after) = command.get_after_help().map(ToString::to_string) {
+        command = command.after_help(unfolded(&after));
+    }
     if detail == Detail::Short {
         return command.mut_args(|arg| if arg.is_global_set() { arg } else { arg.hide_env(true) });
     }
     if let Some(about) = command.get_long_about().cloned() {
         command = command.about(about);
     }
-    if let Some(after) = command.get_after_long_help().cloned() {
-        command = command.after_help(after);
+    if let Some(after) = command.get_after_long_help().map(ToString::to_string) {
+        command = command.after_help(unfolded(&after));
     }
     command.mut_args(|arg| match arg.get_long_help() {
         Some(long) => {
@@ -84,6 +87,25 @@ pub fn shaped(command: Command, detail: Detail) -> Command {
         }
         None => arg.hide_short_help(false),
     })
+}
+
+/// Joins the lines of each paragraph, so that the terminal's width alone breaks them. Indented lines stay: those of
+/// examples and lists.
+fn unfolded(text: &str) -> String {
+    let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+    let mut joined = String::new();
+    let mut before = "";
+    for line in text.lines() {
+        if is_prose(before) && is_prose(line) {
+            joined.push(' ');
+        } else if !joined.is_empty() {
+            joined.push('\n');
+        }
+        joined.push_str(line);
+        before = line;
+    }
+    joined.push('\n');
+    joined
 }
 
 #[cfg(test)]
@@ -117,6 +139,14 @@ mod tests {
         }
         assert_eq!(help("program help"), full);
         assert!(parse::<Program>("program --detail".split(' '), NOWHERE).expect("good").detail);
+    }
+
+    #[test]
+    fn a_paragraph_is_broken_by_the_terminal_alone() {
+        let text = "Examples:\n  program one\n  program two\n\nA paragraph\nof two lines.\n\nCodes:\n  0  done\n";
+        let joined = "Examples:\n  program one\n  program two\n\nA paragraph of two lines.\n\nCodes:\n  0  done\n";
+        assert_eq!(unfolded(text), joined);
+        assert_eq!(unfolded(joined), joined);
     }
 
     #[test]

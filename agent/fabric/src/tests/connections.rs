@@ -9,7 +9,7 @@ async fn sixty_four_mebibytes_come_back_unchanged() {
     const TOTAL: usize = 64 << 20;
     let pair = pair().await;
     let _exposure = expose(&pair.donor, API_PORT, echo_server().await.into()).unwrap();
-    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody()).await.unwrap();
+    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody(), member()).await.unwrap();
     let (mut read, mut write) = TcpStream::connect(forward.local_addr()).await.unwrap().into_split();
     let sender = tokio::spawn(async move {
         let (mut sum, mut left, mut word) = (Sha256::new(), TOTAL, 1_u64);
@@ -45,7 +45,7 @@ async fn sixty_four_mebibytes_come_back_unchanged() {
 async fn a_hundred_connections_at_once_are_kept_apart() {
     let pair = pair().await;
     let _exposure = expose(&pair.donor, API_PORT, echo_server().await.into()).unwrap();
-    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody()).await.unwrap();
+    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody(), member()).await.unwrap();
     let mut clients = JoinSet::new();
     for client in 0..100_u32 {
         let address = forward.local_addr();
@@ -157,7 +157,7 @@ async fn an_exposed_target_that_is_down_resets_the_client() {
     let gone = TcpSocket::new_v4().unwrap();
     gone.bind(loopback(0)).unwrap();
     let _exposure = expose(&pair.donor, API_PORT, gone.local_addr().unwrap().into()).unwrap();
-    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody()).await.unwrap();
+    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody(), member()).await.unwrap();
     // The reset may meet the client before it knows that it is connected.
     let answer = tokio::time::timeout(SOON, echo_once(forward.local_addr(), b"hello")).await;
     assert!(answer.unwrap().is_err());
@@ -166,9 +166,9 @@ async fn an_exposed_target_that_is_down_resets_the_client() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_address_leads_into_one_tunnel_until_that_is_dropped() {
     let pair = pair().await;
-    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody()).await.unwrap();
+    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody(), member()).await.unwrap();
     let address = forward.local_addr();
-    let taken = forward_local(&pair.origin, address, API_PORT, nobody()).await;
+    let taken = forward_local(&pair.origin, address, API_PORT, nobody(), member()).await;
     assert!(matches!(taken, Err(FabricError::LocalBind { .. })));
     drop(forward);
     let start = Instant::now();
@@ -176,4 +176,35 @@ async fn an_address_leads_into_one_tunnel_until_that_is_dropped() {
         assert!(start.elapsed() < SOON, "a dropped forward still listens");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_local_port_of_an_evicted_origin_refuses_connections() {
+    let pair = pair().await;
+    let echo = echo_server().await;
+    let exposure = expose(&pair.donor, API_PORT, echo.into()).unwrap();
+    let revoked = watch::Sender::new(false);
+    let forward = forward_local(&pair.origin, loopback(0), API_PORT, nobody(), revoked.subscribe()).await.unwrap();
+    let address = forward.local_addr();
+    // A suspended cluster's leases may run to their end: the donor answers.
+    revoked.send_replace(true);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(echo_once(address, b"finish").await.unwrap(), b"finish");
+
+    drop(exposure);
+    pair.donor_fabric.remove_peer("pair");
+    let refused = async {
+        while TcpStream::connect(address).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), refused).await.expect("the port is closed");
+    // It opens at the same port once the cluster takes part again.
+    revoked.send_replace(false);
+    let opened = async {
+        while TcpStream::connect(address).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), opened).await.expect("the port is open again");
 }

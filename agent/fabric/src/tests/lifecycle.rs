@@ -12,7 +12,7 @@ async fn a_restarted_donor_is_reached_again_within_seconds() {
     let donor = peering.donor(&donor_fabric, &origin_fabric);
     let exposure = expose(&donor, API_PORT, echo.into()).unwrap();
     let origin = peering.origin(&origin_fabric, &donor_fabric);
-    let forward = forward_local(&origin, loopback(0), API_PORT, nobody()).await.unwrap();
+    let forward = forward_local(&origin, loopback(0), API_PORT, nobody(), member()).await.unwrap();
     assert_eq!(echo_once(forward.local_addr(), b"before").await.unwrap(), b"before");
 
     let address = donor_fabric.local_addr();
@@ -39,7 +39,7 @@ async fn a_restarted_origin_reconnects() {
     // At another port, as behind a NAT: the donor follows.
     let origin_fabric = fabric().await;
     let origin = peering.origin(&origin_fabric, &donor_fabric);
-    let forward = forward_local(&origin, loopback(0), API_PORT, nobody()).await.unwrap();
+    let forward = forward_local(&origin, loopback(0), API_PORT, nobody(), member()).await.unwrap();
     let start = Instant::now();
     assert_eq!(echo_once(forward.local_addr(), b"again").await.unwrap(), b"again");
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
@@ -111,7 +111,7 @@ async fn a_second_gateway_takes_over_and_a_fenced_one_is_mute() {
     let second = fabric().await;
     let both = [first.local_addr(), second.local_addr()];
     let origin = origin_fabric.add_peer(peering.side(Role::Origin, &both)).unwrap();
-    let forward = forward_local(&origin, loopback(0), API_PORT, nobody()).await.unwrap();
+    let forward = forward_local(&origin, loopback(0), API_PORT, nobody(), member()).await.unwrap();
     let echo = echo_server().await;
     let donor = peering.donor(&first, &origin_fabric);
     let _exposure = expose(&donor, API_PORT, echo.into()).unwrap();

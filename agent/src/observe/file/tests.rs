@@ -124,7 +124,10 @@ nodes:
         drivreVersion: 550.107.02
         colour: green
 ";
-    let InventoryFileError::Wrong(mistakes) = read(text).unwrap_err() else { panic!("it can be read") };
+    let error = read(text).unwrap_err();
+    let said = error.to_string();
+    assert!(said.ends_with("; and 5 more, which `comity-agent doctor` lists"), "{said}");
+    let InventoryFileError::Wrong(mistakes) = error else { panic!("it can be read") };
     let found: Vec<_> = mistakes.iter().map(|mistake| (mistake.line, mistake.reason.as_str())).collect();
     for (line, part) in [
         (2, "cpu is missing; write it, as in cpu: \"64\""),

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use comity_agent_model::lease::Lease;
 use comity_agent_model::local_policy::LeaseTerms;
-use comity_agent_state::record::{DonorRecord, MAX_FENCE_STEP, ReportKey, SealedCredential};
-use comity_types::{Delivery, LOCAL_POLICY, LeaseState, Side};
+use comity_agent_state::record::{DonorRecord, ReportKey, SealedCredential};
+use comity_types::{Delivery, LOCAL_POLICY, LeaseState, MAX_FENCING_TOKEN_STEP, Side};
 
 use super::lease_end::{TakeDown, ends, refusal, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
@@ -27,11 +27,12 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, ledger: &mut Ledger<'
     }
     let highest = record.map_or(0, |record| record.fencing_token).max(snapshot.records.fence);
     // An ending lease is reported as clean, so that the broker can end it: the store keeps the fence where it is.
-    if lease.fencing_token > highest.saturating_add(MAX_FENCE_STEP) && lease.state != Some(LeaseState::Ending) {
+    let is_too_high = lease.fencing_token > highest.saturating_add(MAX_FENCING_TOKEN_STEP);
+    if is_too_high && lease.state != Some(LeaseState::Ending) {
         if snapshot.is_live && !snapshot.is_reported(&ReportKey::LeaseFailed(lease.id)) {
             let message = format!(
-                "the fencing token {} lies further above {highest}, the highest one here, than {MAX_FENCE_STEP}; check \
-                 the broker group, or let this cluster join again",
+                "the fencing token {} lies further above {highest}, the highest one here, than {MAX_FENCING_TOKEN_STEP}; \
+                 the broker group goes on from {highest}",
                 lease.fencing_token
             );
             steps.push(refuse(lease, "token-too-high", message));

@@ -98,8 +98,14 @@ impl Sim {
 
     fn peering(mut self, state: PeeringState, epoch: u32, bundles: Bundles) -> Self {
         let is_known = bundles == Bundles::Known;
-        let peering =
-            Peering { id: PEERING, origin: cluster("origin"), donor: cluster("donor"), epoch, state: Some(state) };
+        let peering = Peering {
+            id: PEERING,
+            origin: cluster("origin"),
+            donor: cluster("donor"),
+            epoch,
+            state: Some(state),
+            message: String::new(),
+        };
         self.desired.peerings = vec![PeeringDirective {
             peering,
             origin_keys: is_known.then(|| bundle("origin", Side::Origin)),

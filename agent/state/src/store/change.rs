@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use comity_proto::v1;
-use comity_types::{LeaseId, PeeringId};
+use comity_types::{LeaseId, MAX_FENCING_TOKEN_STEP, PeeringId};
 
 use super::MAX_OUTBOX;
 use crate::record::{
-    DonorRecord, LeasePeer, LiqoRecord, MAX_FENCE_STEP, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records,
-    ReportKey,
+    DonorRecord, LeasePeer, LiqoRecord, OriginRecord, Outgoing, PeerRecord, PeeringRecord, Records, ReportKey,
 };
 
 /// Most epochs of a peering whose keys are kept. An honest broker has two: the one in use and the next.
@@ -78,7 +77,7 @@ impl Change<'_> {
     /// should would go.
     pub fn put_donor(&mut self, record: DonorRecord) {
         let fence = self.records.fence;
-        if record.fencing_token > fence && record.fencing_token <= fence.saturating_add(MAX_FENCE_STEP) {
+        if record.fencing_token > fence && record.fencing_token <= fence.saturating_add(MAX_FENCING_TOKEN_STEP) {
             self.records.fence = record.fencing_token;
             self.dirty.insert(Dirty::Fence);
         }

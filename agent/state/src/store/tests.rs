@@ -8,15 +8,15 @@ use comity_agent_liqo::LiqoPeer;
 use comity_agent_liqo::donor::{Grant, Grants};
 use comity_proto::v1;
 use comity_runtime::{IdentityKey, IdentityPublicKey, SeededEntropy};
-use comity_types::{Delivery, LeaseId, PeeringId, Side};
+use comity_types::{Delivery, LeaseId, MAX_FENCING_TOKEN_STEP as STEP, PeeringId, Side};
 
 use super::change::MAX_EPOCHS;
 use super::tables::DONORS;
 use super::*;
 use crate::record::{
-    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_FENCE_STEP,
-    MAX_MESSAGE_ID, OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey,
-    SecretBlob, SecretKey, Trust,
+    AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, HpkePublicKey, LeasePeer, LiqoRecord, MAX_MESSAGE_ID,
+    OriginRecord, PeerRecord, PeeringRecord, RefusedKey, RemoteKeys, RemoteNetwork, ReportKey, SecretBlob, SecretKey,
+    Trust,
 };
 
 fn heartbeat() -> v1::agent_message::Body {
@@ -155,9 +155,7 @@ async fn the_fence_takes_no_step_that_no_honest_broker_takes() {
             change.put_donor(DonorRecord::new(LeaseId(lease), token, Delivery::default()));
         })
     };
-    for (lease, token, fence) in
-        [(1, 7, 7), (2, u64::MAX, 7), (3, MAX_FENCE_STEP + 8, 7), (4, MAX_FENCE_STEP + 7, MAX_FENCE_STEP + 7)]
-    {
+    for (lease, token, fence) in [(1, 7, 7), (2, u64::MAX, 7), (3, STEP + 8, 7), (4, STEP + 7, STEP + 7)] {
         put(lease, token).await.unwrap();
         assert_eq!((store.records().fence, store.records().donors.len()), (fence, lease as usize), "{token}");
     }
@@ -423,4 +421,22 @@ fn a_damaged_image_is_refused_and_nothing_is_removed() {
     let refused = Store::restore(home.path(), b"no image").unwrap_err().to_string();
     assert!(refused.contains("cannot be read"), "{refused}");
     assert!(home.path().join("identity-key.pem").exists());
+}
+
+#[tokio::test]
+async fn the_records_of_another_cluster_are_refused() {
+    let home = tempfile::tempdir().unwrap();
+    let (own, other) = ("spiffe://dev.test/cluster/ncc-main", "spiffe://dev.test/cluster/hospital-research");
+    assert_eq!(Store::owner_of(home.path()).unwrap(), None);
+    let store = Store::open(home.path()).unwrap();
+    store.check_owner(other).unwrap();
+    store.bind(own).await.unwrap();
+    store.bind(own).await.unwrap();
+    let error = store.bind(other).await.unwrap_err().to_string();
+    assert!(error.contains("agent.redb belongs to cluster spiffe://dev.test/cluster/ncc-main"), "{error}");
+    assert!(error.contains("a state directory of its own"), "{error}");
+    store.check_owner(other).unwrap_err();
+    assert_eq!(Store::owner_of(home.path()).unwrap(), None, "the store that is open has checked it");
+    drop(store);
+    assert_eq!(Store::owner_of(home.path()).unwrap().as_deref(), Some(own));
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_agent_model::status_reasons::{code_name, reasons};
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::{error_detail, v1};
@@ -144,14 +145,14 @@ fn error(status: &Status) -> RequestError {
             | Code::ResourceExhausted
             | Code::Internal,
             _,
-        ) => RequestError::Unavailable(comity_agent_model::status_reasons::reasons(status)),
+        ) => RequestError::Unavailable(reasons(status)),
         (_, Some(detail)) if detail.remedy.is_empty() => {
             RequestError::Refused { code: detail.code, reason: detail.reason }
         }
         (_, Some(detail)) => {
             RequestError::Refused { code: detail.code, reason: format!("{}; {}", detail.reason, detail.remedy) }
         }
-        (code, None) => RequestError::Refused { code: format!("{code:?}"), reason: status.message().to_owned() },
+        (code, None) => RequestError::Refused { code: code_name(code), reason: status.message().to_owned() },
     }
 }
 

@@ -2,6 +2,6 @@
 
 mod chain_changes;
 pub(crate) mod exclusions;
-mod handshakes;
+pub(crate) mod handshakes;
 mod lease_ends;
 mod request_parts;

@@ -125,7 +125,7 @@ impl Refusal {
             value,
             remedy: match what {
                 // Policy documents define these.
-                "class" | "priority class" | "tenant" => {
+                "class" | "priority class" | "tenant" | "institution" => {
                     format!(
                         "name one of the {} that the policy in force defines: comity policy show --text",
                         plural(what)

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use comity_types::{ClusterId, InstitutionId, TenantId};
 
+use crate::model::actor::Actor;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::revocation::Exclusion;
 use crate::state::State;
@@ -17,14 +18,45 @@ impl State {
         if self.suspensions.is_empty() && self.clusters.get(cluster).is_none_or(|record| record.evicted.is_none()) {
             return Ok(());
         }
-        if let Some(Exclusion { by, .. }) = self.clusters.get(cluster).and_then(|record| record.evicted.as_ref()) {
-            let reason = format!("cluster {cluster} was evicted by {by}");
-            return Err(Refusal::new(Code::Revoked, reason, "it joins again with a token of `comity cluster invite`")
-                .at("cluster", cluster));
+        let evicted = self.clusters.get(cluster).and_then(|record| record.evicted.as_ref());
+        if let Some(Exclusion { by, by_maintainer, .. }) = evicted {
+            let who = if *by_maintainer { ", which a maintainer makes" } else { "" };
+            return Err(Refusal::new(
+                Code::Revoked,
+                format!("cluster {cluster} was evicted by {by}"),
+                format!("it joins again with a token of `comity cluster invite {cluster}`{who}"),
+            )
+            .at("cluster", cluster));
         }
         // Moving a cluster to another institution does not lift a suspension.
         let joined_for = self.clusters.get(cluster).map(|record| record.institution.as_str());
         joined_for.into_iter().chain(self.owner(cluster)).try_for_each(|name| self.check_institution(name))
+    }
+
+    /// Whether the policy in force makes a caller a maintainer of the federation.
+    pub(crate) fn is_maintainer(&self, actor: &Actor) -> bool {
+        match (&self.policy, actor) {
+            (Some(record), Actor::User(id)) => record.bundle.roles_of(id).federation_admin,
+            _ => false,
+        }
+    }
+
+    /// Refuses a user who would let in again a cluster that a maintainer evicted, without being one.
+    ///
+    /// # Errors
+    /// [`Code::PermissionDenied`].
+    pub(crate) fn check_readmission(&self, cluster: &ClusterId, inviter: &Actor) -> Result<(), Refusal> {
+        let evicted = self.clusters.get(cluster).and_then(|record| record.evicted.as_ref());
+        let Some(Exclusion { by, .. }) = evicted.filter(|evicted| evicted.by_maintainer) else { return Ok(()) };
+        if !matches!(inviter, Actor::User(_)) || self.is_maintainer(inviter) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            Code::PermissionDenied,
+            format!("cluster {cluster} was evicted by the maintainer {by}: {} may not invite it", inviter.name()),
+            "let one of the `maintainers` of the Federation document invite it",
+        )
+        .at("cluster", cluster))
     }
 
     /// Refuses requests from an origin, for a tenant, if one of them may not take part.
@@ -49,8 +81,7 @@ impl State {
             Code::Revoked,
             format!("institution {name} was suspended by {by}"),
             format!("a maintainer lifts that with `comity institution resume {name}`"),
-        )
-        .at("institution", name))
+        ))
     }
 
     /// Whether a cluster's certificate is void, for good.
@@ -96,8 +127,7 @@ impl State {
                 Code::Revoked,
                 reason,
                 format!("log in with a new token: a maintainer makes one with `comity user add {name}`"),
-            )
-            .at("user", name));
+            ));
         }
         if self.suspensions.is_empty() {
             return Ok(());

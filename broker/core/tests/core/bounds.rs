@@ -82,7 +82,7 @@ fn wordy() -> Device {
         architecture: "a".repeat(128),
         cuda_compute_capability: "c".repeat(128),
         driver_version: "d".repeat(128),
-        resource_name: "r".repeat(253),
+        resource_name: format!("{}.r/{}", "r".repeat(187), "r".repeat(63)),
         ..device(81_559, Sharing::Exclusive)
     }
 }

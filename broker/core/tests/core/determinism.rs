@@ -201,7 +201,7 @@ fn command_for(state: &State, event: &Event) -> Command {
         }
         Event::Offer { which, gpus, shared, virtual_node } => {
             let name = CLUSTERS[1 + usize::from(*which)];
-            let generation = state.clusters[&cluster(name)].offer.as_ref().map_or(1, |offer| offer.generation + 1);
+            let generation = state.clusters[&cluster(name)].offer_generation() + 1;
             let (one, other) = if *shared {
                 (device(40_960, Sharing::TimeSlicing { replicas: 4 }), super::mig::a100_that_is_cut())
             } else {
@@ -216,7 +216,7 @@ fn command_for(state: &State, event: &Event) -> Command {
         Event::LocalWork { which, devices } => {
             let name = cluster(CLUSTERS[1 + usize::from(*which)]);
             let mut offer = state.clusters[&name].offer.as_deref().cloned().unwrap_or_else(|| offer(0, &[]));
-            offer.generation += 1;
+            offer.generation = state.clusters[&name].offer_generation() + 1;
             let all = offer.nodes.iter_mut().flat_map(|(_, node)| node.devices.iter_mut().rev());
             all.enumerate().for_each(|(at, device)| device.local_use_milli = if at < *devices { 1_000 } else { 0 });
             Command::AdvertiseOffer(AdvertiseOffer { cluster: name, offer })
@@ -250,7 +250,7 @@ fn command_for(state: &State, event: &Event) -> Command {
             leases: TREATMENTS[usize::from(*leases)],
         }),
         Event::Resume(which) => Command::ResumeInstitution(ResumeInstitution { institution: institution(*which) }),
-        Event::RevokeUser => Command::RevokeUser(RevokeUser { user: "alice".to_owned() }),
+        Event::RevokeUser => Command::RevokeUser(RevokeUser { user: "alice".to_owned(), allow_unknown: true }),
         Event::Invite(which) => Command::InviteCluster(InviteCluster {
             cluster: cluster(CLUSTERS[usize::from(*which)]),
             secret_sha256: format!("{which:0>64}"),

@@ -1,11 +1,13 @@
-//! Donors that the origin's own policy refuses.
+//! Donors that the origin's own policy refuses, and handshakes that a side refuses.
 
-use comity_core::command::{LeaseOutcome, PeeringOutcome};
-use comity_core::demand::Share;
+use comity_core::Command;
+use comity_core::command::{Expire, LeaseOutcome, OfferKeys, PeeringOutcome};
+use comity_core::demand::{RequestSpec, Share};
 use comity_core::limits::REFUSAL_KEPT_MS;
-use comity_types::{ClusterId, EndReason, PeeringState, RequestState, TenantId};
+use comity_types::{ClusterId, EndReason, LeaseState, PeeringState, RequestState, Side, TenantId};
 
 use super::federation::{Federation, cluster, spec};
+use super::handshake::keys;
 
 fn refused_by_origin(code: &str) -> LeaseOutcome {
     LeaseOutcome::Failed { code: code.into(), message: "borrowing.deniedDonors".into(), highest_fencing_token: 0 }
@@ -59,6 +61,32 @@ fn leases_do_not_wait_for_a_peering_that_a_side_refuses() {
         assert_eq!(federation.state.requests[&request].state, state, "{side} {code}");
         assert_eq!(federation.state.peerings[&peering].state, PeeringState::Failed);
     }
+}
+
+#[test]
+fn a_lease_says_why_its_handshake_failed_until_one_succeeds() {
+    let (mut federation, _, lease, peering) = Federation::placed();
+    let failed = PeeringOutcome::Failed { code: "voucher-missing".into(), message: "west shows no voucher".into() };
+    federation.report_peering("north", peering, 1, failed);
+    let says_why = |federation: &Federation| {
+        let message = &federation.state.leases[&lease].message;
+        assert!(message.ends_with("tried again: north: west shows no voucher (voucher-missing)"), "{message}");
+    };
+    says_why(&federation);
+    // Another lease that needs the peering says so from its beginning.
+    federation.submit(RequestSpec { allow_donors: vec![cluster("north")], ..spec(1, Share::Whole, "big") });
+    let other = federation.place()[0];
+    assert_eq!(federation.state.leases[&other].peering, peering);
+    assert_eq!(federation.state.leases[&other].message, federation.state.leases[&lease].message);
+
+    federation.now += 1_000;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.peerings[&peering].state, PeeringState::Proposed);
+    federation.ok(Command::OfferKeys(OfferKeys { bundle: keys(peering, 2, "west", Side::Origin) }));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Connecting);
+    says_why(&federation);
+    federation.shake_hands(peering, 2);
+    assert_eq!(federation.state.leases[&lease].message, "the clusters are connected; the donor prepares");
 }
 
 /// Whether a new request of an origin is to try others before this donor.

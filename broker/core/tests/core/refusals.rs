@@ -98,6 +98,8 @@ fn an_offer_with_an_old_generation_or_impossible_amounts_is_refused() {
     let odd = comity_core::inventory::Device { sharing: Sharing::TimeSlicing { replicas: 1 }, ..big.clone() };
     assert!(federation.refused(advertise(offer(2, &[("n1", 1, odd)]))).field.ends_with("replicas"));
     assert!(federation.refused(advertise(offer(2, &[("n1", 129, big.clone())]))).field.ends_with("devices"));
+    let native = comity_core::inventory::Device { resource_name: "pods".into(), ..big.clone() };
+    assert!(federation.refused(advertise(offer(2, &[("n1", 1, native)]))).field.ends_with("resource_name"));
     let none = comity_core::inventory::Offer { deliveries: BTreeSet::new(), ..offer(2, &[("n1", 1, big)]) };
     assert_eq!(federation.refused(advertise(none)).field, "offer.deliveries");
 }

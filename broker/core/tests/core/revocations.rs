@@ -8,7 +8,7 @@ use comity_core::demand::Share;
 use comity_core::log::LOG_FORMAT;
 use comity_core::member_certificate::{CertificateHolder, MemberCertificate, RootUse};
 use comity_core::refusal::Code;
-use comity_core::revocation::{LeaseTreatment, RevocationEffects};
+use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
 use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, ReplyBody, Timestamp, scheduler};
 use comity_types::{EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState};
 
@@ -29,6 +29,10 @@ fn suspend(name: &str, leases: LeaseTreatment) -> Command {
 
 fn resume(name: &str) -> Command {
     Command::ResumeInstitution(ResumeInstitution { institution: InstitutionId::parse(name, "institution").unwrap() })
+}
+
+fn revoke(user: &str) -> Command {
+    Command::RevokeUser(RevokeUser { user: user.to_owned(), allow_unknown: false })
 }
 
 fn effects(federation: &mut Federation, command: Command) -> RevocationEffects {
@@ -227,7 +231,6 @@ fn an_agent_that_replaces_another_voids_its_certificates() {
 fn a_revoked_user_needs_a_new_token() {
     let mut federation = Federation::with_policy();
     federation.ok(invite_user("alice"));
-    let revoke = |user: &str| Command::RevokeUser(RevokeUser { user: user.to_owned() });
     federation.ok(revoke("alice"));
     assert_eq!(federation.refused(join_user("alice", "alice")).code, Code::InvalidToken);
     let refusal = federation.state.check_user_certificate("alice", ALICE, 0).unwrap_err();
@@ -240,6 +243,7 @@ fn a_revoked_user_needs_a_new_token() {
     assert!(federation.state.check_user_certificate("alice", ALICE, generation).is_ok());
     // Once every older certificate has expired, the record goes.
     federation.now += comity_core::limits::REVOCATION_KEPT_MS + 1;
+    federation.ok(invite_user("bob"));
     federation.ok(revoke("bob"));
     assert_eq!(federation.state.revoked_users.keys().collect::<Vec<_>>(), ["bob"]);
 }
@@ -250,16 +254,78 @@ fn invitations_that_a_revoked_user_made_are_void() {
     let invited = refusal_of(&mut federation, Actor::User(ADMIN.to_owned()), invite_user("mallory"));
     assert_eq!(invited, None);
     federation.ok(invite_user("alice"));
-    federation.ok(Command::RevokeUser(RevokeUser { user: "admin".to_owned() }));
+    federation.ok(revoke("admin"));
     assert_eq!(federation.refused(join_user("mallory", "mallory")).code, Code::InvalidToken);
     federation.ok(join_user("alice", "alice"));
+}
+
+#[test]
+fn a_user_whom_nothing_names_is_not_revoked_by_mistake() {
+    let mut federation = Federation::with_policy();
+    let refusal = federation.refused(revoke("alcie"));
+    assert_eq!((refusal.code, refusal.field.as_str()), (Code::NotFound, "user"), "{refusal}");
+    let mut unknown = RevokeUser { user: "issued-on-a-broker".to_owned(), allow_unknown: false };
+    assert_eq!(federation.refused(Command::RevokeUser(unknown.clone())).code, Code::NotFound);
+    unknown.allow_unknown = true;
+    federation.ok(Command::RevokeUser(unknown.clone()));
+    // Its revocation names it from now on.
+    unknown.allow_unknown = false;
+    federation.ok(Command::RevokeUser(unknown));
+    // An invitation, a certificate or a role names a user.
+    federation.ok(invite_user("bob"));
+    federation.ok(revoke("bob"));
+    federation.ok(Command::RecordIssuer(RecordIssuer {
+        holder: CertificateHolder::User("carol".to_owned()),
+        certificate: MemberCertificate { root_sha256: "aa".to_owned(), not_after: Timestamp(u64::MAX >> 1) },
+    }));
+    federation.ok(revoke("carol"));
+    federation.ok(revoke("alice"));
+}
+
+#[test]
+fn what_the_revocation_of_a_user_ends_and_leaves_is_counted() {
+    let (mut federation, _, lease, _) = lent();
+    federation.ok(invite_user("alice"));
+    let counted = |federation: &Federation, user: &str| {
+        let command = RevokeUser { user: user.to_owned(), allow_unknown: false };
+        command.effects(&federation.state, &Actor::User(ADMIN.to_owned())).unwrap()
+    };
+    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 1, leases: 1 });
+    let Ok(ReplyBody::UserRevoked(effects)) = federation.ok(revoke("alice")).reply else { panic!("not revoked") };
+    assert_eq!(effects, UserRevocationEffects { invitations: 1, leases: 1 });
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Active, "it is the tenant's");
+    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 0, leases: 1 });
+}
+
+#[test]
+fn operator_undoes_a_maintainers_eviction() {
+    let mut federation = Federation::ready();
+    federation.with_terms(
+        "contact: \"ops@west.example\"",
+        "contact: \"ops@west.example\", operators: [\"spiffe://test.example/user/olga\"]",
+    );
+    let olga = || Actor::User("spiffe://test.example/user/olga".to_owned());
+    let admin = || Actor::User(ADMIN.to_owned());
+    assert_eq!(refusal_of(&mut federation, admin(), evict("west", LeaseTreatment::Stop)), None);
+    let [invite, join] = replace("west", "again", "ed25519:west");
+    let refusal = refusal_of(&mut federation, olga(), invite.clone()).unwrap();
+    assert_eq!((refusal.code, refusal.field.as_str()), (Code::PermissionDenied, "cluster"), "{refusal}");
+    assert!(refusal.reason.contains("evicted by the maintainer spiffe://test.example/user/admin"), "{refusal}");
+    assert_eq!(federation.refused(join.clone()).code, Code::InvalidToken);
+    assert_eq!(refusal_of(&mut federation, admin(), invite).map(|refusal| refusal.code), None);
+    federation.ok(join);
+
+    // What its own operators evicted, they invite again.
+    assert_eq!(refusal_of(&mut federation, olga(), evict("west", LeaseTreatment::Stop)), None);
+    let [invite, join] = replace("west", "by-olga", "ed25519:west");
+    assert_eq!(refusal_of(&mut federation, olga(), invite), None);
+    federation.ok(join);
 }
 
 #[test]
 fn who_may_revoke() {
     let mut federation = Federation::ready();
     let alice = || Actor::User(ALICE.to_owned());
-    let revoke = |user: &str| Command::RevokeUser(RevokeUser { user: user.to_owned() });
     for command in [evict("west", LeaseTreatment::Stop), suspend("western", LeaseTreatment::Stop), revoke("bob")] {
         let refusal = refusal_of(&mut federation, alice(), command).unwrap();
         assert_eq!(refusal.code, Code::PermissionDenied, "{refusal}");
@@ -385,7 +451,7 @@ fn who_has_a_certificate_of_an_old_root_is_known_until_it_is_renewed_void_or_exp
     federation.ok(record(of("north"), &new, end * 2));
     federation.ok(record(user("bob"), &new, end * 2));
     federation.ok(evict("south", LeaseTreatment::Stop));
-    federation.ok(Command::RevokeUser(RevokeUser { user: "alice".to_owned() }));
+    federation.ok(revoke("alice"));
     let left = uses(&federation, &old);
     assert_eq!((left.clusters, left.users), ([cluster("west")].into(), 0));
     assert_eq!((uses(&federation, &new).clusters.len(), uses(&federation, &new).users), (1, 1));

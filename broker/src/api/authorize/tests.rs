@@ -39,10 +39,15 @@ fn a_cluster_decides_about_its_own_requests_only() {
 fn a_denial_names_the_entry_that_would_permit_the_call() {
     let bundle = bundle();
     for (rpc, name, reason, entry) in [
-        (Rpc::GetRaftStatus, "alice", "may not read the broker group's status", "`spec.operators` of its Institution"),
-        (Rpc::ApplyPolicy, "alice", "may not apply policy", "`spec.maintainers` of the Federation"),
-        (Rpc::ApplyPolicy, "oscar", "may not apply policy", "`spec.maintainers` of the Federation"),
-        (Rpc::InviteBroker, "ingrid", "may not invite brokers", "`spec.brokerOperators` of the Federation"),
+        (
+            Rpc::GetRaftStatus,
+            "alice",
+            "may not read the broker group's status",
+            "one of the `operators` of the Institution",
+        ),
+        (Rpc::ApplyPolicy, "alice", "may not apply policy", "one of the `maintainers` of the Federation"),
+        (Rpc::ApplyPolicy, "oscar", "may not apply policy", "one of the `maintainers` of the Federation"),
+        (Rpc::InviteBroker, "ingrid", "may not invite brokers", "one of the `brokerOperators` of the Federation"),
         (Rpc::SubmitRequest, "hana", "may not submit requests", "role: submitter"),
         (Rpc::ListLeases, "mallory", "may not see leases", "role: viewer"),
     ] {

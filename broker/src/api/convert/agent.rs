@@ -11,7 +11,7 @@ use comity_core::peering::Peering;
 use comity_core::{Command, Millis, Refusal, State, Timestamp};
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
-use comity_types::{ClusterId, LeaseId, PeeringId, Side, is_printable};
+use comity_types::{ClusterId, LeaseId, PeeringId, Side, is_dns_subdomain, is_printable};
 
 use crate::api::convert::{offer, peering, required};
 
@@ -162,7 +162,7 @@ fn lease_report(report: v1::LeaseReport, caller: &ClusterId) -> Result<ReportLea
         Outcome::InUse(_) => LeaseOutcome::InUse,
         Outcome::Ready(ready) => {
             printable("lease_report.ready.namespace", &ready.namespace, MAX_NAME_BYTES)?;
-            printable("lease_report.ready.secret_name", &ready.secret_name, MAX_NAME_BYTES)?;
+            object_name("lease_report.ready.secret_name", &ready.secret_name)?;
             LeaseOutcome::Ready { namespace: ready.namespace, secret_name: ready.secret_name }
         }
         Outcome::Failed(failed) => {
@@ -186,6 +186,15 @@ fn own(field: &str, named: &str, caller: &ClusterId) -> Result<(), Refusal> {
         "is not the cluster of the caller's certificate",
         format!("speak only for {caller}"),
     ))
+}
+
+/// Bounds a name that people read, and that their tools put into the path of a call to Kubernetes.
+fn object_name(field: &str, name: &str) -> Result<(), Refusal> {
+    if name.is_empty() || is_dns_subdomain(name) {
+        return Ok(());
+    }
+    let remedy = "send a name of Kubernetes: lower-case letters, digits, dots and dashes, at most 253";
+    Err(Refusal::invalid(field, name, "is not the name of an object in Kubernetes", remedy))
 }
 
 /// Bounds a text that people read in their terminals.
@@ -370,6 +379,22 @@ mod tests {
             }
         }
         assert!(command(failed("quota", "the quota of 東京 is used up"), &caller).is_ok());
+    }
+
+    #[test]
+    fn origin_names_a_path_as_its_secret() {
+        let ready = |secret_name: &str| {
+            let outcome = v1::lease_report::Ready { secret_name: secret_name.into(), ..Default::default() };
+            let outcome = Some(v1::lease_report::Outcome::Ready(outcome));
+            Body::LeaseReport(v1::LeaseReport { lease: "lease-1".into(), fencing_token: 1, outcome })
+        };
+        for evil in ["../../x", "/var/lib/comity/lease-1.kubeconfig", "a/b", "Secret", "a b", "..", "-"] {
+            assert_eq!(refused(ready(evil)).field, "lease_report.ready.secret_name", "{evil}");
+        }
+        let caller = ClusterId::parse("campus", "cluster").expect("a label");
+        for good in ["", "comity-lease-1", "lease-1.kubeconfig"] {
+            assert!(command(ready(good), &caller).is_ok(), "{good}");
+        }
     }
 
     #[test]

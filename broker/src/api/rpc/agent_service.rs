@@ -231,7 +231,7 @@ impl AgentStream {
         let welcome = member.map(|member| v1::Welcome {
             broker: self.context.id,
             heartbeat_interval_ms: settings.heartbeat().0,
-            offer_generation: member.offer.as_ref().map_or(0, |offer| offer.generation),
+            offer_generation: member.offer_generation(),
             outage_grace_ms: settings.outage_grace.0,
         });
         (welcome, state.revision)

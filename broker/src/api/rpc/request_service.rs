@@ -179,6 +179,10 @@ impl RequestHandlers {
                 // Other donors matter only if the scheduler still seeks something for it.
                 let sought = explain::explain_pending(state, id);
                 let mut summary = format!("{id} does not wait: {}", record.message);
+                let held = record.leases().filter_map(|lease| Some((lease, state.leases.get(&lease)?)));
+                if let Some((id, lease)) = held.into_iter().find(|(_, lease)| lease.state.is_held()) {
+                    summary = format!("{summary}; {id} is {}: {}", lease.state.as_str(), lease.message);
+                }
                 if let Some(sought) = &sought {
                     summary = format!("{summary}; {}", sought.summary);
                 }

@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use crate::group::clocks::boot_clock;
 use crate::group::clocks::clock_file::ClockFile;
-use crate::group::clocks::member_clocks::{Led, MAX_WALL_OFFSET, Reading, is_off};
+use crate::group::clocks::member_clocks::{Led, MAX_WALL_OFFSET, Reading, is_off, offset};
 use crate::group::clocks::timekeeper::Offsets;
 use crate::group::elections::election_gate::Reason;
 use crate::group::{Inner, Leadership};
@@ -62,6 +62,9 @@ enum ExchangeEvent {
 pub(crate) async fn run(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: CancellationToken) {
     let Some(mut exchange) = group.upgrade().map(|inner| ClockExchange::of(&inner)) else { return };
     let Some(mut leadership) = group.upgrade().map(|inner| inner.leadership.clone()) else { return };
+    if let Some(inner) = group.upgrade() {
+        warn_of_far_log_time(&inner);
+    }
     let mut next: Sleep = clock.sleep(Duration::ZERO);
     loop {
         let event = tokio::select! {
@@ -95,6 +98,21 @@ pub(crate) async fn run(group: Weak<Inner>, clock: Arc<dyn Clock>, stop: Cancell
         exchange.write(&inner).await;
         exchange.written().await;
     }
+}
+
+/// A broker that takes a wrong time for log time answers nobody, and then no other broker's clock corrects it.
+fn warn_of_far_log_time(inner: &Inner) {
+    let read = inner.at_this_moment(|keeper, at| {
+        let log_ms = keeper.log_ms(at.now)?;
+        Some((log_ms.saturating_add_signed(at.shift_ms), at.wall_ms))
+    });
+    let Some((log_ms, wall_ms)) = read.filter(|(log_ms, wall_ms)| is_off(offset(*log_ms, *wall_ms))) else { return };
+    let (broker, log_time, clock) = (inner.config.id, date_and_time(log_ms), date_and_time(wall_ms));
+    warn!(
+        broker, %log_time, %clock,
+        "log time, as this broker kept it in its file group/clock, is far from its clock; if the clock is right, see \
+         `comity raft rebase-time`, or stop the broker, remove the file and start it again"
+    );
 }
 
 impl ClockExchange {

@@ -1,5 +1,9 @@
 //! Saves the log clock, and when the group was last led, across restarts of the process. A missing or damaged file is
-//! ignored.
+//! ignored: a checksum tells, because a wrong time would void every certificate.
+//!
+//! ```text
+//!   file = ClockFile in JSON, SHA-256 of that (32 bytes)
+//! ```
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -8,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
 
 use crate::group::clocks::boot_clock;
 use crate::group::clocks::log_clock::LogClock;
@@ -65,11 +70,17 @@ impl ClockFile {
     /// Reads the file in `dir`.
     pub(crate) fn read(dir: &Path) -> Option<Self> {
         let bytes = comity_runtime::atomic_file::read_bounded(&dir.join(NAME), MAX_CLOCK_FILE_BYTES).ok()?;
-        Self::parse(&bytes)
+        let found = checked(&bytes).and_then(Self::parse);
+        if found.is_none() {
+            tracing::warn!(
+                "the file group/clock is damaged and ignored: log time goes on from the other brokers' clocks"
+            );
+        }
+        found
     }
 
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        serde_json::from_slice(bytes).inspect_err(|error| tracing::info!(%error, "the clock file says nothing")).ok()
+    fn parse(json: &[u8]) -> Option<Self> {
+        serde_json::from_slice(json).ok()
     }
 
     /// Writes the file without fsync: the next boot ignores most of it anyway.
@@ -77,9 +88,16 @@ impl ClockFile {
         let temporary: PathBuf = dir.join(".clock.tmp");
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
-        file.write_all(&serde_json::to_vec(self)?)?;
+        let json = serde_json::to_vec(self)?;
+        file.write_all(&[&json[..], &Sha256::digest(&json)[..]].concat())?;
         fs::rename(temporary, dir.join(NAME))
     }
+}
+
+/// The JSON of a file whose checksum is right.
+fn checked(bytes: &[u8]) -> Option<&[u8]> {
+    let (json, checksum) = bytes.split_last_chunk::<32>()?;
+    (Sha256::digest(json)[..] == checksum[..]).then_some(json)
 }
 
 /// Restores the clocks from the file in `dir`.
@@ -160,5 +178,22 @@ mod tests {
         fs::write(dir.path().join(NAME), b"{\"boot_id\":").unwrap();
         assert_eq!(ClockFile::read(dir.path()), None);
         assert_eq!(restore(dir.path()).led, None);
+    }
+
+    /// Every bit counts: the time ten years ahead is as valid JSON as the true one.
+    #[test]
+    fn damaged_clock_file_moves_log_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(NAME);
+        file().write(dir.path()).unwrap();
+        let whole = fs::read(&path).unwrap();
+        for at in 0..whole.len() {
+            let mut damaged = whole.clone();
+            damaged[at] ^= 1;
+            fs::write(&path, damaged).unwrap();
+            assert_eq!(ClockFile::read(dir.path()), None, "byte {at}");
+        }
+        fs::write(&path, whole).unwrap();
+        assert_eq!(ClockFile::read(dir.path()), Some(file()));
     }
 }

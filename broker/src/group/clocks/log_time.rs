@@ -195,6 +195,14 @@ impl Inner {
         log_time.unwrap_or_else(|| self.clock.now())
     }
 
+    /// Time for checking the certificates of callers who put log time right. While that is ahead of the majority's wall
+    /// clocks, it voids certificates that are good, also those of the maintainers who must move it.
+    pub(crate) fn certificate_time_for_repair(&self) -> SystemTime {
+        let majority = self.clocks.offsets.borrow().reference_ms;
+        let log_time = self.certificate_time();
+        majority.map_or(log_time, |ms| log_time.min(UNIX_EPOCH + Duration::from_millis(ms)))
+    }
+
     fn voters(&self) -> BTreeSet<u64> {
         self.raft.server_metrics().borrow_watched().membership_config.voter_ids().collect()
     }

@@ -201,6 +201,13 @@ impl Inner {
                  lacks with whatever was acknowledged since"
             )));
         }
+        if self.is_replaced_by(answer, last) {
+            let later = answer.member_incarnation.get(..8).unwrap_or_default();
+            return Answer::Halt(Halt::LogLost(format!(
+                "broker {me} runs on an older copy of its data: broker {peer} knows it as a member with the later \
+                 incarnation {later}, and the copy lacks whatever was acknowledged with that"
+            )));
+        }
         let leads_to = (answer.leader_last_index > 0)
             .then_some(LogPosition { term: answer.leader_last_term, index: answer.leader_last_index });
         // A leader has everything that was ever committed.
@@ -211,6 +218,17 @@ impl Inner {
             return Answer::Behind(self.ahead_of(peer, applied.index, &what));
         }
         Incarnation::from_wire(&answer.incarnation).map_or(Answer::Nothing, Answer::Fine)
+    }
+
+    /// Whether this broker was admitted with another disk after the end of its log. Only if it is a member by its own
+    /// log: a disk that is about to be admitted has part of a log, too, and members that lag name the disk before it.
+    fn is_replaced_by(&self, answer: &HelloResponse, last: Option<LogPosition>) -> bool {
+        let own = self.eligibility.incarnation();
+        let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
+        let is_member = membership.get_node(&self.config.id).is_some_and(|node| node.incarnation == own);
+        let named = LogPosition { term: answer.members_term, index: answer.members_index };
+        let is_another = !answer.member_incarnation.is_empty() && answer.member_incarnation != own.as_str();
+        is_member && is_another && Some(named) > last
     }
 
     /// The last entry that this broker has applied.
@@ -229,6 +247,10 @@ impl Group {
     /// Answers a hello; as the leader, also admits a peer that belongs to the group.
     pub(crate) async fn serve_hello(&self, hello: &HelloRequest) -> Result<HelloResponse, Status> {
         let inner = &self.inner;
+        // Before it has read the members from disk it would answer that there are none.
+        if inner.raft.is_initialized().await.is_err() {
+            return Err(Status::unavailable("this broker stops"));
+        }
         let incarnation = Incarnation::from_wire(&hello.incarnation)
             .ok_or_else(|| Status::invalid_argument("incarnation: it is empty; update the broker that calls"))?;
         let membership = inner.raft.server_metrics().borrow_watched().membership_config.clone();
@@ -262,7 +284,11 @@ impl Group {
             Leadership::Follower { leader } => leader.unwrap_or(0),
         };
         let leader_last = if leads { inner.last_position() } else { None };
+        let (known_as, named_at) = (membership.get_node(&hello.broker), membership.log_id().as_ref());
         let mut response = HelloResponse {
+            member_incarnation: known_as.map(|node| node.incarnation.as_str().to_owned()).unwrap_or_default(),
+            members_term: named_at.map_or(0, |id| id.leader_id.term),
+            members_index: named_at.map_or(0, |id| id.index),
             leader_last_term: leader_last.map_or(0, |place| place.term),
             leader_last_index: leader_last.map_or(0, |place| place.index),
             group: group.map(|group| group.as_str().to_owned()).unwrap_or_default(),

@@ -225,6 +225,34 @@ async fn an_older_copy_is_known_to_a_member_that_missed_the_writes() {
     crash_all(brokers).await;
 }
 
+/// All start at once, so the older copy meets members that have not heard of it since they started.
+#[tokio::test(flavor = "multi_thread")]
+async fn older_disk_returns_after_its_broker_got_another_one() {
+    let federation = Federation::new(3);
+    let mut brokers = federation.three().await;
+    changed(&brokers[leader(&brokers).await].group, 1).await;
+    same_everywhere(&brokers).await;
+    brokers.remove(0).crash().await;
+    let older = copy(&federation, 1);
+    wipe(&federation, 1);
+    brokers.insert(0, federation.start(1).await);
+    all_vote(&brokers).await;
+    changed(&brokers[1].group, 2).await;
+    same_everywhere(&brokers).await;
+    crash_all(brokers).await;
+    restore(&federation, 1, &older);
+
+    let brokers = vec![federation.start(1).await, federation.start(2).await, federation.start(3).await];
+    let halt = tokio::time::timeout(SOON, brokers[0].group.stopped()).await.unwrap();
+    assert!(matches!(&halt, Halt::LogLost(reason) if reason.contains("later incarnation")), "{halt:?}");
+    let mut brokers = brokers;
+    brokers.remove(0).crash().await;
+    brokers.insert(0, federation.start(1).await);
+    all_vote(&brokers).await;
+    assert_eq!(same_everywhere(&brokers).await.0, 2);
+    crash_all(brokers).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_that_another_was_recovered_from_ends_where_it_hears_of_it() {
     let federation = Federation::new(3);

@@ -7,9 +7,11 @@ use comity_core::command::RebaseTime;
 use comity_proto::raft::v1::ExchangeClocksRequest;
 use comity_proto::raft::v1::raft_transport_client::RaftTransportClient;
 use comity_runtime::clock::Sleep;
-use comity_runtime::tls::{BrokerEndpoints, ChannelOptions, connect_with};
+use comity_runtime::tls::{BrokerEndpoints, ChannelOptions, PeerInfo, connect_with};
 
 use super::*;
+use crate::api::authorize::Rpc;
+use crate::api::caller_life::CallerLife;
 
 const HOURS_2: i64 = 7_200_000;
 const HOURS_25: i64 = 90_000_000;
@@ -227,6 +229,22 @@ fn when_all_come_back_the_outage_and_log_time_are_those_of_the_monotonic_clock()
     });
 }
 
+/// While log time is three days ahead: who has a certificate of one day may put it right, and do nothing else.
+async fn repair_is_open_to_certificates_that_are_good(group: &Group) {
+    let now = SystemTime::now();
+    for (ends, is_good) in [(now + Duration::from_secs(86_400), true), (now - Duration::from_secs(60), false)] {
+        let peer = || PeerInfo {
+            spiffe: Some(SpiffeId::broker(TrustDomain::new("group.test").unwrap(), 1)),
+            cert_not_after: Some(ends),
+            ..PeerInfo::anonymous("127.0.0.1:1".parse().unwrap())
+        };
+        for (rpc, is_open) in [(Rpc::RebaseTime, is_good), (Rpc::GetRaftStatus, is_good), (Rpc::GetPolicy, false)] {
+            let begun = CallerLife::begin(Some(peer()), rpc, group).await;
+            assert_eq!(begun.is_ok(), is_open, "{rpc:?} with a certificate that ends at {ends:?}");
+        }
+    }
+}
+
 #[test]
 fn log_time_that_was_founded_on_wrong_clocks_is_set_right_by_one_command() {
     in_time(async || {
@@ -243,6 +261,7 @@ fn log_time_that_was_founded_on_wrong_clocks_is_set_right_by_one_command() {
         let far =
             || async { Some(()).filter(|()| brokers[0].group.clocks().log_time_offset_ms > Some(DAYS_3 - 60_000)) };
         eventually("the offset of log time", far).await;
+        repair_is_open_to_certificates_that_are_good(&brokers[0].group).await;
         let rebase = brokers[0].group.rebase().unwrap();
         assert!(rebase.by_ms.abs_diff(-DAYS_3) <= SLACK, "{rebase:?}");
         let proposal = Proposal::of_leader(1, Command::RebaseTime(rebase.command.clone()));

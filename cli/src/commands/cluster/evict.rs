@@ -20,8 +20,9 @@ All its certificates and open invitations are void: within seconds its streams a
 broker, and none is renewed. Its offer is withdrawn and its waiting requests are cancelled. Its leases
 stop, because a stolen key is the usual reason; choose '--leases drain' or '--leases finish' if it
 leaves in peace. Partners remove tunnels, tokens and namespaces at once; those that are offline do so
-when they are back. Requests that it served are queued again. 'comity cluster invite' lets it join
-again. Operators of its institution and maintainers may evict it.
+when they are back. Requests that it served are queued again. Operators of its institution and
+maintainers may evict it. 'comity cluster invite' lets it join again: if a maintainer evicted it, only
+a maintainer may do that.
 ";
 
 /// `comity cluster evict`.

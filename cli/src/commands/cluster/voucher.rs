@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature, SystemEntropy};
+use comity_runtime::{ClusterName, IdentityKey, IdentityPublicKey, IdentitySignature, SystemEntropy, private_files};
 use comity_types::InstitutionId;
 use serde::Serialize;
 
@@ -166,14 +166,25 @@ impl VoucherCommand {
     pub fn run(&self, session: &Session) -> Result<(), Failure> {
         match self {
             Self::Key(VoucherKeyArgs { file }) => {
+                check_private("<FILE>", file)?;
                 let key = IdentityKey::load_or_generate(file, &SystemEntropy);
-                let key = key.map_err(|error| bad_key("FILE", file, &error))?;
+                let key = key.map_err(|error| bad_key("<FILE>", file, &error))?;
                 session.print(&SigningKeyAnswer { public_key: key.public() })
             }
             Self::Create(args) => session.print(&args.create()?),
             Self::Check(args) => session.print(&args.check()?),
         }
     }
+}
+
+/// Refuses a signing key that others can read: whoever has it vouches for any cluster of the institution.
+fn check_private(field: &str, file: &Path) -> Result<(), Failure> {
+    private_files::check(file).map_err(|error| {
+        Failure::configuration(error.to_string()).field(field, file.display()).remedy(
+            "run that command; if somebody else may have read the key, make another one and replace it in signingKeys \
+             of the Institution document",
+        )
+    })
 }
 
 fn bad_key(field: &str, file: &Path, error: &comity_runtime::SigningError) -> Failure {
@@ -185,6 +196,7 @@ fn bad_key(field: &str, file: &Path, error: &comity_runtime::SigningError) -> Fa
 impl VoucherCreateArgs {
     fn create(&self) -> Result<VoucherAnswer, Failure> {
         let VoucherSubject { cluster, institution, identity_key } = &self.subject;
+        check_private("--signing-key", &self.signing_key)?;
         let key = IdentityKey::load(&self.signing_key);
         let key = key.map_err(|error| bad_key("--signing-key", &self.signing_key, &error))?;
         Ok(VoucherAnswer {
@@ -208,7 +220,7 @@ impl VoucherCheckArgs {
                 "no given key of institution {institution} made the voucher for cluster {cluster} and this identity key"
             );
             Failure::refused("bad-voucher", reason)
-                .field("VOUCHER", self.voucher)
+                .field("<VOUCHER>", self.voucher)
                 .remedy("compare institution, cluster and both keys with those of comity cluster voucher create")
         })?;
         Ok(VoucherCheckAnswer {
@@ -266,6 +278,31 @@ mod tests {
         ] {
             let refused = checked(cluster, institution, key).err().expect("refused");
             assert_eq!(refused.code, "bad-voucher", "{refused}");
+        }
+    }
+
+    #[test]
+    fn signing_key_that_others_can_read_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+
+        let home = tempfile::tempdir().expect("made");
+        let file = home.path().join("institution.key");
+        IdentityKey::load_or_generate(&file, &SystemEntropy).expect("made");
+        let identity = IdentityKey::generate(&SeededEntropy::new(1)).public().to_string();
+        let subject = ["--cluster", "ncc-main", "--institution", "national-centre", "--identity-key", &identity];
+        let key = ["--signing-key", file.to_str().expect("UTF-8")];
+        let VoucherCommand::Create(create) = parsed(&[&["create"][..], &subject, &key].concat()) else {
+            panic!("create")
+        };
+        for (mode, accepted) in [(0o600, true), (0o644, false), (0o604, false), (0o400, true)] {
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).expect("changed");
+            let made = create.create();
+            assert_eq!(made.is_ok(), accepted, "{mode:o}");
+            assert_eq!(check_private("<FILE>", &file).is_ok(), accepted, "{mode:o}");
+            if let Err(failure) = made {
+                assert_eq!(failure.field, "--signing-key");
+                assert!(failure.reason.contains("chmod go="), "{failure}");
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet};
 use crate::session::idempotency_key;
+use crate::units::counted;
 
 /// Options of both commands.
 #[derive(Debug, Args)]
@@ -121,7 +122,10 @@ fn consequence(revocation: &Revocation, treatment: Treatment, effects: &v1::Revo
         Revocation::Eviction(name) => (format!("{name} leaves the federation"), "its certificates are void"),
         Revocation::Suspension(name) => {
             let clusters = counted(effects.clusters.len(), "cluster", "clusters");
-            (format!("{name} is suspended with {clusters}"), "its certificates are refused")
+            (
+                format!("{name} is suspended with {clusters}"),
+                "no call of its clusters gets through, nor of people whose roles are all in it",
+            )
         }
     };
     let (ends, end) = treatment.words();
@@ -142,13 +146,6 @@ fn consequence(revocation: &Revocation, treatment: Treatment, effects: &v1::Revo
     parts.push(certificates.to_owned());
     let last = parts.pop().unwrap_or_default();
     if parts.is_empty() { format!("{what}: {last}") } else { format!("{what}: {}, and {last}", parts.join(", ")) }
-}
-
-fn counted(count: impl TryInto<u64>, one: &str, more: &str) -> String {
-    match count.try_into().unwrap_or(u64::MAX) {
-        1 => format!("1 {one}"),
-        count => format!("{count} {more}"),
-    }
 }
 
 impl Answer for RevocationAnswer {
@@ -190,8 +187,8 @@ mod tests {
         let suspended = Revocation::Suspension("national-centre".into());
         assert_eq!(
             consequence(&suspended, Treatment::Drain, &effects(2, 0)),
-            "national-centre is suspended with 1 cluster: 2 leases end after the donor's notice, and its certificates \
-             are refused"
+            "national-centre is suspended with 1 cluster: 2 leases end after the donor's notice, and no call of its \
+             clusters gets through, nor of people whose roles are all in it"
         );
     }
 }

@@ -10,7 +10,7 @@ use super::advice::{Advice, SOON_MS, advice};
 use super::group_health::GroupHealth;
 use super::observed::Observed;
 use crate::output::{Answer, Column, Sheet, columns, fields};
-use crate::units::{age, format_milli};
+use crate::units::{age, counted, format_milli};
 use crate::views::{ClassSummary, Lease, QueuePosition, Request};
 
 /// The federation on one screen.
@@ -43,6 +43,28 @@ pub(super) struct Overview {
 struct ClusterCount {
     connected: usize,
     total: usize,
+    /// Clusters of which the caller sees the offer alone.
+    others_with_offers: usize,
+}
+
+impl ClusterCount {
+    fn of(observed: &Observed) -> Self {
+        let is_listed = |id: &str| observed.clusters.iter().any(|cluster| cluster.id == id);
+        Self {
+            connected: observed.clusters.iter().filter(|cluster| cluster.connected).count(),
+            total: observed.clusters.iter().filter(|cluster| cluster.is_member()).count(),
+            others_with_offers: observed.offers.iter().filter(|offer| !is_listed(&offer.cluster)).count(),
+        }
+    }
+
+    fn text(&self) -> String {
+        let Self { connected, total, others_with_offers } = self;
+        match others_with_offers {
+            0 => format!("{connected} of {total} connected"),
+            1 => format!("{connected} of {total} connected, and the offer of another one"),
+            others => format!("{connected} of {total} connected, and the offers of {others} others"),
+        }
+    }
 }
 
 /// A lease, in short.
@@ -75,11 +97,9 @@ pub(in crate::commands) struct WaitingRequest {
 impl Overview {
     /// Sums up the lists.
     pub(super) fn new(observed: Observed, group: GroupHealth, now_ms: u64) -> Self {
-        let connected = observed.clusters.iter().filter(|cluster| cluster.connected).count();
-        let members = observed.clusters.iter().filter(|cluster| cluster.is_member()).count();
         Self {
             attention: advice(&observed, &group, now_ms),
-            clusters: ClusterCount { connected, total: members },
+            clusters: ClusterCount::of(&observed),
             gpus: by_class(&observed),
             leases: observed.leases.iter().map(|lease| LeaseLine::new(lease, now_ms)).collect(),
             waiting: waiting_requests(&observed),
@@ -232,9 +252,9 @@ impl Answer for Overview {
             ("Federation", format!("{}, broker {}", self.federation, self.broker_version)),
             ("You", self.caller.id.clone()),
             ("Brokers", self.brokers.text()),
-            ("Clusters", format!("{} of {} connected", self.clusters.connected, self.clusters.total)),
+            ("Clusters", self.clusters.text()),
             ("Leases", self.leases_text()),
-            ("Waiting", format!("{} requests", self.waiting.len())),
+            ("Waiting", counted(self.waiting.len(), "request", "requests")),
         ]);
         let mut sheet = head;
         if self.caller.may_read() {
@@ -319,7 +339,7 @@ mod tests {
         let text = sheet.to_string();
         for part in [
             "2 of 3 answer, broker 2 leads",
-            "1 of 2 connected",
+            "1 of 2 connected, and the offer of another one",
             "2 of 2 active, 1 ending within 30 minutes",
             "frontier       16     4     2      1          2",
             "2 of 5",

@@ -44,8 +44,9 @@ impl Kind for AcceptCredential {
         Duration::from_secs(60)
     }
 
-    async fn run(&self, Parts { store, tunnels, deliveries, connections, .. }: &Parts) -> Result<(), StepError> {
+    async fn run(&self, parts: &Parts) -> Result<(), StepError> {
         let Self { lease, bound } = self;
+        let Parts { store, tunnels, deliveries, connections, .. } = parts;
         let (credential, held) = held_credential(store, lease.id)?;
         let handle = tunnels.peer(bound.peering()).ok_or(StepError::Gone("the tunnel"))?;
         let tunnel_epoch = u32::try_from(handle.epoch()).unwrap_or(u32::MAX);
@@ -53,7 +54,7 @@ impl Kind for AcceptCredential {
         let kept = connections.remove(lease.id).filter(|connected| connected.lease.tunnel_epoch == tunnel_epoch);
         let kept = kept.map(|connected| connected.borrowed);
         let borrowed = match &credential {
-            Credential::Api(credential) => self.connect(store, deliveries, credential, &handle, kept).await,
+            Credential::Api(credential) => self.connect(parts, credential, &handle, kept).await,
             Credential::VirtualNode(grant) => self.accept_node(store, deliveries, grant).await,
         };
         if let Some(borrowed) = report::or_fail(store, lease, borrowed).await? {
@@ -86,15 +87,15 @@ impl AcceptCredential {
 
     async fn connect(
         &self,
-        store: &Store,
-        deliveries: &Deliveries,
+        parts: &Parts,
         credential: &ApiCredential,
         handle: &PeerHandle,
         kept: Option<Borrowed>,
     ) -> Result<Borrowed, StepError> {
+        let Parts { store, deliveries, .. } = parts;
         let forward = match kept {
             Some(Borrowed::Namespace { forward, .. }) => forward,
-            _ => self.open_forward(store, deliveries, handle, credential.server_port).await?,
+            _ => self.open_forward(parts, handle, credential.server_port).await?,
         };
         let local_api = forward.local_addr();
         let server = deliveries.access.server(local_api);
@@ -107,8 +108,7 @@ impl AcceptCredential {
     /// Binds the port used before, so that copied kubeconfigs stay valid; another one if it is taken.
     async fn open_forward(
         &self,
-        store: &Store,
-        deliveries: &Deliveries,
+        Parts { store, deliveries, revoked, .. }: &Parts,
         handle: &PeerHandle,
         server_port: u16,
     ) -> Result<LocalForward, FabricError> {
@@ -119,10 +119,10 @@ impl AcceptCredential {
             networks: deliveries.access.clients.clone(),
             pods: deliveries.origin.clients(&origin_lease(&self.lease)),
         });
-        match forward_local(handle, bind(port), server_port, Arc::clone(&clients)).await {
+        match forward_local(handle, bind(port), server_port, Arc::clone(&clients), revoked.subscribe()).await {
             Err(FabricError::LocalBind { source, .. }) if port != 0 => {
                 tracing::warn!(%lease, port, %source, "the lease's port is in use; the lease gets another one");
-                forward_local(handle, bind(0), server_port, clients).await
+                forward_local(handle, bind(0), server_port, clients, revoked.subscribe()).await
             }
             other => other,
         }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, PeeringId, PeeringState, Side};
+use comity_types::{ClusterId, LeaseId, PeeringId, PeeringState, Side};
 
+use crate::model::lease::Lease;
 use crate::model::peering::Peering;
 use crate::model::settings::retry_pause;
 use crate::state::transition::Transition;
@@ -46,16 +47,20 @@ impl Transition<'_> {
                 peering.failures = 0;
             }
         });
+        if next == PeeringState::Established {
+            self.tell_waiting_leases(id, |lease| lease.waits_for().to_owned());
+        }
     }
 
-    /// Fails a handshake: voids its keys and envelopes, and schedules a retry after a pause.
+    /// Fails a handshake: voids its keys and envelopes, and schedules a retry after a pause. The leases that wait for it
+    /// say why.
     pub(crate) fn fail_peering(&mut self, id: PeeringId, message: &str) {
         let now = self.now();
         self.drop_envelopes(id, |_| true);
+        if !self.state().peerings.get(&id).is_some_and(|peering| peering.state.may_become(PeeringState::Failed)) {
+            return;
+        }
         self.change_peering(id, |peering| {
-            if !peering.state.may_become(PeeringState::Failed) {
-                return;
-            }
             peering.state = PeeringState::Failed;
             peering.failures = peering.failures.saturating_add(1);
             peering.retry_at = Some(now.after(retry_pause(peering.failures)));
@@ -65,6 +70,21 @@ impl Transition<'_> {
             peering.established.clear();
             message.clone_into(&mut peering.message);
         });
+        self.tell_waiting_leases(id, |_| failed_handshake(id, message));
+    }
+
+    /// Writes into the leases that wait for a peering how it stands.
+    fn tell_waiting_leases(&mut self, id: PeeringId, message: impl Fn(&Lease) -> String) {
+        let state = self.state();
+        let leases = state.peerings.get(&id).into_iter().flat_map(|peering| &peering.leases);
+        let told = leases.filter_map(|id| {
+            let lease = state.leases.get(id).filter(|lease| lease.state.is_held())?;
+            Some((*id, message(lease)))
+        });
+        let told: Vec<(LeaseId, String)> = told.collect();
+        for (lease, message) in told {
+            self.change_lease(lease, |lease| lease.message = message);
+        }
     }
 
     /// Takes a peering down: both sides remove its tunnel and keys.
@@ -89,4 +109,9 @@ impl Transition<'_> {
             }
         });
     }
+}
+
+/// The message of a lease that waits for a peering whose handshake failed for a reason.
+pub(crate) fn failed_handshake(id: PeeringId, reason: &str) -> String {
+    format!("the handshake of {id} failed and is tried again: {reason}")
 }

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::health::Health;
 use crate::model::inventory::{Offer, stored_offer};
-use crate::model::limits::{MAX_REFUSED_DONORS, REFUSAL_KEPT_MS};
+use crate::model::limits::{MAX_GENERATION_STEP, MAX_REFUSED_DONORS, REFUSAL_KEPT_MS};
+use crate::model::refusal::{Code, Refusal};
 use crate::model::revocation::Exclusion;
 use crate::model::time::{Millis, Timestamp};
 
@@ -38,6 +39,9 @@ pub struct Cluster {
     /// copy.
     #[serde(with = "stored_offer::shared")]
     pub offer: Option<Arc<Offer>>,
+    /// Generation of the last withdrawal of an offer; 0 before the first one.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub withdrawn_generation: u64,
     /// Recent failures of its nodes and devices.
     #[serde(default, skip_serializing_if = "Health::is_empty")]
     pub health: Health,
@@ -50,7 +54,40 @@ pub struct Cluster {
     pub revision: u64,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_none_yet(generation: &u64) -> bool {
+    *generation == 0
+}
+
 impl Cluster {
+    /// Generation of its offer or, without one, of the withdrawal; 0 before the first offer.
+    #[must_use]
+    pub fn offer_generation(&self) -> u64 {
+        self.offer.as_ref().map_or(self.withdrawn_generation, |offer| offer.generation)
+    }
+
+    /// Checks the generation of its next offer.
+    pub(crate) fn check_generation(&self, generation: u64) -> Result<(), Refusal> {
+        let last = self.offer_generation();
+        if generation <= last {
+            return Err(Refusal::new(
+                Code::StaleGeneration,
+                format!("offer generation {generation} is not above {last}, the last one"),
+                "advertise with a higher generation; the welcome message says which one was the last",
+            )
+            .at("offer.generation", generation));
+        }
+        if generation > last.saturating_add(MAX_GENERATION_STEP) {
+            return Err(Refusal::invalid(
+                "offer.generation",
+                generation,
+                &format!("is too far above {last}, the last one"),
+                "count on from the generation in the welcome message",
+            ));
+        }
+        Ok(())
+    }
+
     /// Donors that its own policy refused within [`REFUSAL_KEPT_MS`]. New requests try others first.
     pub fn refused_lately(&self, now: Timestamp) -> impl Iterator<Item = &ClusterId> {
         self.refused_donors.iter().filter(move |(_, at)| is_recent(**at, now)).map(|(donor, _)| donor)
@@ -88,6 +125,7 @@ mod tests {
             connected: true,
             since: Timestamp(0),
             offer: None,
+            withdrawn_generation: 0,
             health: Health::default(),
             last_fencing_token: 0,
             refused_donors: BTreeMap::new(),

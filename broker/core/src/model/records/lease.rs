@@ -1,8 +1,8 @@
 //! Leases.
 
 use comity_types::{
-    ClassName, ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId, TenantId,
-    is_dns_label, namespace_name,
+    ClassName, ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId, Side,
+    TenantId, is_dns_label, namespace_name,
 };
 use serde::{Deserialize, Serialize};
 
@@ -107,11 +107,31 @@ pub struct Lease {
     pub revision: u64,
 }
 
+/// What a lease waits for whose clusters are connected while neither side is ready; for people.
+pub const WAITS_FOR_DONOR: &str = "the clusters are connected; the donor prepares";
+
 impl Lease {
+    /// The side that `cluster` is; `None` for a stranger.
+    #[must_use]
+    pub fn side_of(&self, cluster: &ClusterId) -> Option<Side> {
+        let is_donor = || (*cluster == self.placement.donor).then_some(Side::Donor);
+        (*cluster == self.origin).then_some(Side::Origin).or_else(is_donor)
+    }
+
     /// Whether it occupies capacity on the donor: until the donor reports clean.
     #[must_use]
     pub fn occupies(&self) -> bool {
         self.donor_side != SideState::Clean && self.state != LeaseState::Ended
+    }
+
+    /// What a lease waits for that is not active yet, once its clusters are connected; for people.
+    #[must_use]
+    pub fn waits_for(&self) -> &'static str {
+        match (self.donor_side, self.origin_side) {
+            (SideState::Ready, _) => "the donor is ready; the origin connects",
+            (_, SideState::Ready) => "the origin is ready; the donor prepares",
+            _ => WAITS_FOR_DONOR,
+        }
     }
 
     /// Its next deadline, at which it ends by itself; `None` if it has none.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::invite::InviteSubject;
 use crate::model::refusal::Refusal;
-use crate::model::revocation::RevocationEffects;
+use crate::model::revocation::{RevocationEffects, UserRevocationEffects};
 use crate::model::time::Timestamp;
 
 /// Identifies a call, so that repeating it is harmless.
@@ -44,6 +44,8 @@ pub enum ReplyBody {
     },
     /// Certificates are void, or an institution is suspended.
     Revoked(RevocationEffects),
+    /// The certificates of a user are void.
+    UserRevoked(UserRevocationEffects),
     /// A join token was recorded.
     Invited {
         /// Who may join with it.

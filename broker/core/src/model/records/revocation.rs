@@ -40,6 +40,17 @@ pub struct Exclusion {
     pub since: Timestamp,
     /// Who decided it.
     pub by: String,
+    /// Whether a maintainer decided it, so that only a maintainer may lift it.
+    pub by_maintainer: bool,
+}
+
+/// What the revocation of a user ends, and what it leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserRevocationEffects {
+    /// Number of open invitations, for the user and made by the user, that are void.
+    pub invitations: usize,
+    /// Number of leases in force of the tenants in which the user has a role. They stay, with their tokens.
+    pub leases: usize,
 }
 
 /// What a revocation ends.

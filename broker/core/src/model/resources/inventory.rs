@@ -6,6 +6,7 @@ pub(crate) mod fault;
 pub(crate) mod functions;
 pub(crate) mod layout;
 pub(crate) mod offer_size;
+pub(crate) mod resource_name;
 pub(crate) mod stored_offer;
 pub(crate) mod wiring;
 
@@ -159,7 +160,7 @@ pub type NodeMap = LiteMap<NodeId, Node>;
 /// The capacity that one cluster advertises.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// Strictly increasing per cluster.
+    /// Strictly increasing per cluster, also after an offer was withdrawn.
     pub generation: u64,
     /// Nodes by id.
     pub nodes: NodeMap,
@@ -329,13 +330,12 @@ impl Device {
                 format!("use at most {MAX_AMOUNT}"),
             ));
         }
-        let plain = self.resource_name.chars().all(|c| c.is_ascii_graphic());
-        if self.resource_name.is_empty() || self.resource_name.len() > 253 || !plain {
+        if !resource_name::is_extended_resource(&self.resource_name) {
             return Err(Refusal::invalid(
                 &format!("{field}.resource_name"),
                 &self.resource_name,
-                "is not a Kubernetes resource name",
-                "use a name such as nvidia.com/gpu",
+                "is not the name of an extended resource",
+                "use the resource that counts the devices, such as nvidia.com/gpu",
             ));
         }
         for (name, text) in [

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use comity_types::{ClusterId, NodeId};
+use comity_types::{ClusterId, MAX_FENCING_TOKEN_STEP, NodeId};
 
 use crate::model::cluster::Cluster;
 use crate::model::inventory::{NodeMap, Offer};
@@ -32,16 +32,19 @@ impl Transition<'_> {
         }
     }
 
-    /// Issues only fencing tokens above one that the donor admitted. Tokens that this group never issued come from a
-    /// broker that was taken over, or from entries that a recovery lost; without the skip the donor would refuse the
-    /// next leases, one after another.
-    pub(crate) fn skip_fencing_tokens(&mut self, donor: &ClusterId, admitted: u64) {
-        let issued = self.state().clusters.get(donor).map(|cluster| cluster.last_fencing_token);
-        if issued.is_some_and(|issued| issued < admitted) {
-            self.change_cluster(donor, |cluster| {
-                let highest = cluster.last_fencing_token.saturating_add(MAX_FENCING_TOKEN_SKIP);
-                cluster.last_fencing_token = admitted.min(highest);
-            });
+    /// Continues above the highest fencing token that the donor says it admitted.
+    ///
+    /// Tokens that this group never issued come from a broker that was taken over, or from entries that a recovery
+    /// lost; without a skip the donor would refuse the next leases, one after another. The other way round, the donor
+    /// admits no token too far above its own. Then this group's number is of no use, whether somebody with the
+    /// donor's certificate told it or the donor lost its state, and tokens go back to the donor's: it admits each only
+    /// once.
+    pub(crate) fn follow_fencing_tokens(&mut self, donor: &ClusterId, admitted: u64) {
+        let Some(issued) = self.state().clusters.get(donor).map(|cluster| cluster.last_fencing_token) else { return };
+        let is_out_of_reach = issued > admitted.saturating_add(MAX_FENCING_TOKEN_STEP);
+        if issued < admitted || is_out_of_reach {
+            let highest = issued.saturating_add(MAX_FENCING_TOKEN_SKIP);
+            self.change_cluster(donor, |cluster| cluster.last_fencing_token = admitted.min(highest));
         }
     }
 
@@ -68,9 +71,14 @@ impl Transition<'_> {
         }
     }
 
-    /// Withdraws a cluster's offer.
+    /// Withdraws a cluster's offer. That takes a generation: the next offer has a higher one, because leases and
+    /// indexes name them, and the agent sees that the broker has its last offer no more.
     pub(crate) fn withdraw_offer(&mut self, id: &ClusterId) {
-        self.change_cluster(id, |cluster| cluster.offer = None);
+        self.change_cluster(id, |cluster| {
+            if let Some(offer) = cluster.offer.take() {
+                cluster.withdrawn_generation = offer.generation.saturating_add(1);
+            }
+        });
         let Records { clusters, derived, policy, .. } = self.records();
         if let Some(cluster) = clusters.get(id) {
             derived.note_offer(id, cluster, policy.as_ref());

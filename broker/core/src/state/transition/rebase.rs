@@ -64,7 +64,7 @@ impl Transition<'_> {
         for Revocation { void_before: _, at, by: _ } in revoked_users.values_mut() {
             shift(at, ms);
         }
-        for Exclusion { since, by: _ } in suspensions.values_mut() {
+        for Exclusion { since, by: _, by_maintainer: _ } in suspensions.values_mut() {
             shift(since, ms);
         }
         if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _ }) = policy {
@@ -131,6 +131,7 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
         since,
         offer: _,
         health,
+        withdrawn_generation: _,
         last_fencing_token: _,
         refused_donors,
         revision: _,
@@ -138,7 +139,7 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
     refused_donors.values_mut().for_each(|at| shift(at, ms));
     shift(joined_at, ms);
     shift(since, ms);
-    if let Some(Exclusion { since, by: _ }) = evicted {
+    if let Some(Exclusion { since, by: _, by_maintainer: _ }) = evicted {
         shift(since, ms);
     }
     health.shift(ms);
@@ -249,6 +250,7 @@ fn shift_answer(record: &mut StoredReply, ms: i64) {
             // The certificate itself contains its end.
             ReplyBody::Certificate { .. }
             | ReplyBody::Revoked(_)
+            | ReplyBody::UserRevoked(_)
             | ReplyBody::Done
             | ReplyBody::Request(_)
             | ReplyBody::Lease(_)

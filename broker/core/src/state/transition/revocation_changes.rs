@@ -39,9 +39,14 @@ impl Transition<'_> {
         self.records().certificates.forget(&CertificateHolder::Cluster(cluster.clone()));
     }
 
+    /// The actor's decision, as of now, to end the part of a cluster or institution.
+    pub(crate) fn exclusion(&self) -> Exclusion {
+        Exclusion { since: self.now, by: self.actor.name(), by_maintainer: self.state.is_maintainer(self.actor) }
+    }
+
     /// Suspends an institution.
     pub(crate) fn insert_suspension(&mut self, institution: InstitutionId) {
-        let suspension = Exclusion { since: self.now, by: self.actor.name() };
+        let suspension = self.exclusion();
         self.records().suspensions.insert(institution, suspension);
         self.note(Change::Revocations);
     }

@@ -1,7 +1,7 @@
 //! Evicts clusters, revokes users, suspends and resumes institutions.
 
 use comity_core::command::{EvictCluster, ResumeInstitution, RevokeUser, SuspendInstitution};
-use comity_core::revocation::{LeaseTreatment, RevocationEffects};
+use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
 use comity_core::{Actor, Command, Idempotency, Refusal, ReplyBody, State};
 use comity_proto::v1;
 use comity_types::{ClusterId, InstitutionId};
@@ -28,7 +28,7 @@ impl FederationHandlers {
         let effects = if message.dry_run {
             self.preview(&caller, |state, actor| command.effects(state, actor)).await?
         } else {
-            self.revoke(&caller, Command::EvictCluster(command), idempotency).await?
+            evicted_or_suspended(self.revoke(&caller, Command::EvictCluster(command), idempotency).await?)
         };
         Ok(v1::EvictClusterResponse { effects: Some(effects_to_proto(effects)) })
     }
@@ -42,9 +42,16 @@ impl FederationHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "RevokeUser", &message)?;
         let user = invitation::parse_user(&message.user)?;
-        let command = Command::RevokeUser(RevokeUser { user: user.into() });
-        self.revoke(&caller, command, idempotency).await?;
-        Ok(v1::RevokeUserResponse {})
+        let command = RevokeUser { user: user.into(), allow_unknown: message.allow_unknown };
+        let effects = if message.dry_run {
+            self.preview(&caller, |state, actor| command.effects(state, actor)).await?
+        } else {
+            match self.revoke(&caller, Command::RevokeUser(command), idempotency).await? {
+                ReplyBody::UserRevoked(effects) => effects,
+                _ => UserRevocationEffects::default(),
+            }
+        };
+        Ok(v1::RevokeUserResponse { invitations: capped(effects.invitations), leases: capped(effects.leases) })
     }
 
     pub(super) async fn suspend_institution(
@@ -60,7 +67,7 @@ impl FederationHandlers {
         let effects = if message.dry_run {
             self.preview(&caller, |state, actor| command.effects(state, actor)).await?
         } else {
-            self.revoke(&caller, Command::SuspendInstitution(command), idempotency).await?
+            evicted_or_suspended(self.revoke(&caller, Command::SuspendInstitution(command), idempotency).await?)
         };
         Ok(v1::SuspendInstitutionResponse { effects: Some(effects_to_proto(effects)) })
     }
@@ -80,11 +87,11 @@ impl FederationHandlers {
     }
 
     /// What a command would end; changes nothing.
-    async fn preview(
+    async fn preview<E>(
         &self,
         caller: &Caller,
-        effects: impl FnOnce(&State, &Actor) -> Result<RevocationEffects, Refusal>,
-    ) -> Result<RevocationEffects, RpcError> {
+        effects: impl FnOnce(&State, &Actor) -> Result<E, Refusal>,
+    ) -> Result<E, RpcError> {
         let actor = caller.actor();
         let read = |state: &State| effects(state, &actor);
         let suggested = |refusal: Refusal| self.context.with_suggestion(caller, refusal.into());
@@ -92,29 +99,20 @@ impl FederationHandlers {
     }
 
     /// Commits a revocation. Streams and watches notice it on each broker as it is applied there.
-    async fn revoke(
-        &self,
-        caller: &Caller,
-        command: Command,
-        idempotency: Idempotency,
-    ) -> Result<RevocationEffects, RpcError> {
+    async fn revoke(&self, caller: &Caller, command: Command, idempotency: Idempotency) -> Result<ReplyBody, RpcError> {
         let name = command.name();
         let applied = self.context.propose(caller, command, Some(idempotency)).await?;
         let suggested = |refusal: Refusal| self.context.with_suggestion(caller, refusal.into());
-        let effects = match applied.reply.map_err(suggested)? {
-            ReplyBody::Revoked(effects) => effects,
-            _ => RevocationEffects::default(),
-        };
-        tracing::warn!(
-            command = name,
-            caller = caller.name(),
-            clusters = ?effects.clusters,
-            leases = effects.leases,
-            starting = effects.starting,
-            requests = effects.requests,
-            "revocation"
-        );
-        Ok(effects)
+        let reply = applied.reply.map_err(suggested)?;
+        tracing::warn!(command = name, caller = caller.name(), effects = ?reply, "revocation");
+        Ok(reply)
+    }
+}
+
+fn evicted_or_suspended(reply: ReplyBody) -> RevocationEffects {
+    match reply {
+        ReplyBody::Revoked(effects) => effects,
+        _ => RevocationEffects::default(),
     }
 }
 
@@ -135,8 +133,12 @@ fn treatment(leases: i32) -> Result<LeaseTreatment, Refusal> {
 fn effects_to_proto(effects: RevocationEffects) -> v1::RevocationEffects {
     v1::RevocationEffects {
         clusters: effects.clusters.iter().map(ToString::to_string).collect(),
-        leases: u32::try_from(effects.leases).unwrap_or(u32::MAX),
-        starting: u32::try_from(effects.starting).unwrap_or(u32::MAX),
-        requests: u32::try_from(effects.requests).unwrap_or(u32::MAX),
+        leases: capped(effects.leases),
+        starting: capped(effects.starting),
+        requests: capped(effects.requests),
     }
+}
+
+fn capped(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }

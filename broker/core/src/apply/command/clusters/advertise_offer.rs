@@ -4,7 +4,7 @@ use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
 use crate::model::inventory::Offer;
-use crate::model::refusal::{Code, Refusal};
+use crate::model::refusal::Refusal;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
 
@@ -26,22 +26,10 @@ impl AdvertiseOffer {
             .clusters
             .get(&self.cluster)
             .ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "cluster"))?;
-        if let Some(held) = &cluster.offer {
-            if **held == self.offer {
-                return Ok(ReplyBody::Done);
-            }
-            if self.offer.generation <= held.generation {
-                return Err(Refusal::new(
-                    Code::StaleGeneration,
-                    format!(
-                        "offer generation {} is not above {}, which is held",
-                        self.offer.generation, held.generation
-                    ),
-                    "advertise with a higher generation; the welcome message says which one is held",
-                )
-                .at("offer.generation", self.offer.generation));
-            }
+        if cluster.offer.as_ref().is_some_and(|held| **held == self.offer) {
+            return Ok(ReplyBody::Done);
         }
+        cluster.check_generation(self.offer.generation)?;
         transition.replace_offer(&self.cluster, &self.offer);
         Ok(ReplyBody::Done)
     }

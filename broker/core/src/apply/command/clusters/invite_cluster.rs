@@ -35,6 +35,7 @@ impl InviteCluster {
             )
         })?;
         transition.state().check_institution(institution)?;
+        transition.state().check_readmission(&self.cluster, transition.actor())?;
         let member = transition.state().clusters.get(&self.cluster).filter(|cluster| cluster.evicted.is_none());
         if !self.replace && member.is_some() {
             return Err(Refusal::new(

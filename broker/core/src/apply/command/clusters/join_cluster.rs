@@ -29,12 +29,14 @@ pub struct JoinCluster {
 
 impl JoinCluster {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        check_invite(
+        let invite = check_invite(
             transition.state(),
             transition.now(),
             &self.secret_sha256,
             &InviteSubject::Cluster(self.cluster.clone()),
         )?;
+        // The inviter may have been a maintainer then.
+        transition.state().check_readmission(&self.cluster, &invite.inviter)?;
         let policy = transition.state().policy.as_ref().ok_or_else(Refusal::no_policy)?;
         let institution = policy.bundle.institution_of_cluster(self.cluster.as_str()).ok_or_else(|| {
             Refusal::invalid(
@@ -59,6 +61,8 @@ impl JoinCluster {
                 cluster.void_before = generation;
                 cluster.evicted = None;
             });
+            // Whoever had the old certificate may have made the offer.
+            transition.withdraw_offer(&self.cluster);
             // The new identity invalidates everything that the old one signed.
             let peerings: Vec<PeeringId> = transition.state().peerings_of(&self.cluster).map(|(id, _)| id).collect();
             for id in peerings {
@@ -75,6 +79,7 @@ impl JoinCluster {
                 connected: false,
                 since: now,
                 offer: None,
+                withdrawn_generation: 0,
                 health: Health::default(),
                 last_fencing_token: 0,
                 refused_donors: BTreeMap::new(),

@@ -52,11 +52,13 @@ impl ReviseOffer {
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         transition.state().check_part(&self.cluster)?;
-        let held = transition.state().clusters.get(&self.cluster).and_then(|cluster| cluster.offer.as_ref());
-        let held = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
+        let cluster = transition.state().clusters.get(&self.cluster);
+        let held = cluster.and_then(|cluster| Some((cluster, cluster.offer.as_ref()?)));
+        let (cluster, held) = held.ok_or_else(|| Refusal::not_found("offer.cluster", &self.cluster, "offer"))?;
         if self.is_applied(held) {
             return Ok(ReplyBody::Done);
         }
+        cluster.check_generation(self.generation)?;
         self.check(held, transition.state().offer_bytes(&self.cluster))?;
         transition.revise_offer(&self.cluster, self.generation, &self.nodes, &self.gone);
         Ok(ReplyBody::Done)
@@ -71,7 +73,7 @@ impl ReviseOffer {
 
     /// `bytes` is the size of the held offer.
     fn check(&self, held: &Offer, bytes: usize) -> Result<(), Refusal> {
-        if self.revises != held.generation || self.generation <= held.generation {
+        if self.revises != held.generation {
             return Err(Refusal::new(
                 Code::StaleGeneration,
                 format!(

@@ -59,22 +59,10 @@ pub struct ReportLease {
 
 impl ReportLease {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let lease = transition
-            .state()
-            .leases
-            .get(&self.lease)
-            .ok_or_else(|| Refusal::not_found("lease", self.lease, "lease"))?;
-        let side = if self.cluster == lease.origin {
-            Side::Origin
-        } else if self.cluster == lease.placement.donor {
-            Side::Donor
-        } else {
-            return Err(Refusal::new(
-                Code::PermissionDenied,
-                format!("{} is neither origin nor donor of {}", self.cluster, self.lease),
-                "report only leases of your own cluster",
-            ));
-        };
+        let lease = transition.state().leases.get(&self.lease);
+        let side = lease.and_then(|lease| lease.side_of(&self.cluster));
+        // The leases of others are none of its business, not even whether they exist.
+        let (lease, side) = lease.zip(side).ok_or_else(|| Refusal::not_found("lease", self.lease, "lease"))?;
         if lease.fencing_token != self.fencing_token {
             return Err(Refusal::new(
                 Code::StaleFencingToken,
@@ -99,8 +87,10 @@ impl ReportLease {
             }
             LeaseOutcome::Failed { code, message, highest_fencing_token } => {
                 let donor = lease.placement.donor.clone();
-                if side == Side::Donor {
-                    transition.skip_fencing_tokens(&self.cluster, *highest_fencing_token);
+                // Once for each lease, so that reports without end move nothing.
+                let is_news = !matches!(state, LeaseState::Ending | LeaseState::Ended);
+                if side == Side::Donor && is_news {
+                    transition.follow_fencing_tokens(&self.cluster, *highest_fencing_token);
                 }
                 let reason = match side {
                     Side::Origin if code == DONOR_REFUSED => EndReason::OriginRefused,
@@ -192,10 +182,8 @@ impl ReportLease {
                     lease.active_at = Some(now);
                     lease.expires_at = Some(now.after(lease.term));
                     String::new()
-                } else if side == Side::Donor {
-                    "the donor is ready; the origin connects".to_owned()
                 } else {
-                    "the origin is ready; the donor prepares".to_owned()
+                    lease.waits_for().to_owned()
                 };
             }
         });

@@ -54,6 +54,8 @@ impl OfferKeys {
         }
         let leases: Vec<_> = peering.leases.iter().copied().collect();
         let both = peering.origin_keys.is_some() || peering.donor_keys.is_some();
+        // A lease goes on saying why the last handshake failed until one succeeds.
+        let is_first = peering.failures == 0;
         transition.change_peering(bundle.peering, |peering| match side {
             Side::Origin => peering.origin_keys = Some(bundle.clone()),
             Side::Donor => peering.donor_keys = Some(bundle.clone()),
@@ -70,7 +72,9 @@ impl OfferKeys {
                 transition.change_lease(id, |lease| {
                     if lease.state == LeaseState::Placed {
                         lease.state = LeaseState::Connecting;
-                        "the clusters shake hands".clone_into(&mut lease.message);
+                        if is_first {
+                            "the clusters shake hands".clone_into(&mut lease.message);
+                        }
                     }
                 });
             }

@@ -128,21 +128,18 @@ fn end_held_leases(transition: &mut Transition<'_>, peering: PeeringId, reason: 
     held.into_iter().for_each(|lease| transition.end_lease(lease, reason, message));
 }
 
-/// The peering of a message from `cluster`, and that cluster's side of it. Refuses messages of another epoch.
+/// The peering of a message from `cluster`, and that cluster's side of it. Refuses messages of another epoch, and those
+/// of a cluster that is not a side as if the peering did not exist.
 pub(crate) fn peering_of<'a>(
     transition: &'a Transition<'_>,
     id: PeeringId,
     epoch: u32,
     cluster: &ClusterId,
 ) -> Result<(&'a Peering, Side), Refusal> {
-    let peering = transition.state().peerings.get(&id).ok_or_else(|| Refusal::not_found("peering", id, "peering"))?;
-    let side = peering.side_of(cluster).ok_or_else(|| {
-        Refusal::new(
-            Code::PermissionDenied,
-            format!("{cluster} is not a side of {id}"),
-            "speak only for your own peerings",
-        )
-    })?;
+    let peering = transition.state().peerings.get(&id);
+    let side = peering.and_then(|peering| peering.side_of(cluster));
+    // The peerings of others are none of its business, not even whether they exist.
+    let (peering, side) = peering.zip(side).ok_or_else(|| Refusal::not_found("peering", id, "peering"))?;
     if peering.epoch != epoch {
         return Err(Refusal::new(
             Code::StaleEpoch,

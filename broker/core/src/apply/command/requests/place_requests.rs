@@ -3,10 +3,11 @@
 use comity_types::{InstitutionId, LeaseId, LeaseState, PeeringState, RequestId, RequestState};
 use serde::{Deserialize, Serialize};
 
+use crate::apply::consequences::handshakes::failed_handshake;
 use crate::feasibility::Grant;
 use crate::feasibility::check::check_proposed;
 use crate::model::demand::{GpuDemand, RequestSpec};
-use crate::model::lease::{Lease, SideState};
+use crate::model::lease::{Lease, SideState, WAITS_FOR_DONOR};
 use crate::model::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
 use crate::model::placement::Placement;
 use crate::model::proposal::ProposedPlacement;
@@ -110,11 +111,13 @@ fn make_lease(
         fencing_token = donor.last_fencing_token;
     });
     let peering = transition.peering_for(&spec.origin, &placement.donor);
-    let shaking = transition
-        .state()
-        .peerings
-        .get(&peering)
-        .is_some_and(|peering| !matches!(peering.state, PeeringState::Proposed | PeeringState::Failed));
+    let relation = transition.state().peerings.get(&peering);
+    let shaking = relation.is_some_and(|it| !matches!(it.state, PeeringState::Proposed | PeeringState::Failed));
+    let message = match relation {
+        Some(it) if it.state == PeeringState::Failed => failed_handshake(peering, &it.message),
+        Some(it) if it.state == PeeringState::Established => WAITS_FOR_DONOR.to_owned(),
+        _ => "waiting for the clusters to connect".to_owned(),
+    };
     transition.insert_lease(Lease {
         request: id,
         tenant: spec.tenant,
@@ -150,7 +153,7 @@ fn make_lease(
         release_idle,
         idle_since: None,
         ending_at: None,
-        message: "waiting for the clusters to connect".to_owned(),
+        message,
         revision: 0,
     })
 }

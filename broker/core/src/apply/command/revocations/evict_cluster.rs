@@ -14,7 +14,8 @@ use crate::state::State;
 use crate::state::transition::Transition;
 
 /// Ends a cluster's membership: voids its certificates and open invitations, withdraws its offer, cancels its waiting
-/// requests, treats its leases and closes its peerings. The record stays, because fencing tokens must not repeat.
+/// requests, treats its leases and closes its peerings. The record stays, because fencing tokens must not repeat. Only
+/// a maintainer lets in again what a maintainer evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvictCluster {
     /// The member.
@@ -49,11 +50,10 @@ impl EvictCluster {
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let effects = self.effects(transition.state(), transition.actor())?;
-        let (void_before, since) = (transition.raise_generation(), transition.now());
-        let by = transition.actor().name();
+        let (void_before, exclusion) = (transition.raise_generation(), transition.exclusion());
         transition.change_cluster(&self.cluster, |cluster| {
             cluster.void_before = void_before;
-            cluster.evicted = Some(Exclusion { since, by });
+            cluster.evicted = Some(exclusion);
         });
         let subject = InviteSubject::Cluster(self.cluster.clone());
         let invites = transition.state().invites.iter().filter(|(_, invite)| invite.subject == subject);

@@ -5,28 +5,32 @@ use serde::{Deserialize, Serialize};
 use super::check_caller;
 use crate::model::actor::Actor;
 use crate::model::invite::{Invite, InviteSubject};
+use crate::model::lease::Lease;
 use crate::model::limits::{MAX_REVOKED_USERS, REVOCATION_KEPT_MS};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::revocation::RevocationEffects;
+use crate::model::revocation::UserRevocationEffects;
 use crate::state::State;
 use crate::state::transition::Transition;
 
 /// Voids all certificates of a user, open invitations for the user, and those that the user made: a stolen key may have
 /// made them. Requests and leases of the tenant stay: they are the tenant's.
-/// Roles stay too, for the certificate that a new token gives.
+/// Roles stay too, for the certificate that a new token gives. Tokens of leases belong to the lease: donors keep them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeUser {
     /// Name of the user.
     pub user: String,
+    /// Whether the user may be one of whom the state knows nothing: somebody with a certificate of `comity-broker
+    /// issue-user` alone.
+    pub allow_unknown: bool,
 }
 
 impl RevokeUser {
-    /// Checks the command for `actor`.
+    /// What the command would end, for `actor`.
     ///
     /// # Errors
     /// The refusal that [`State::apply`] would answer.
-    pub fn check(&self, state: &State, actor: &Actor) -> Result<(), Refusal> {
+    pub fn effects(&self, state: &State, actor: &Actor) -> Result<UserRevocationEffects, Refusal> {
         let user = &self.user;
         let id = self.id(state);
         check_caller(
@@ -40,7 +44,13 @@ impl RevokeUser {
             &format!("revoke user {user}"),
             "let a maintainer do it; operators revoke users whose roles are all in institutions that they operate",
         )?;
-        if *actor == Actor::User(id) {
+        if !self.allow_unknown && !self.is_known(state, &id) {
+            let remedy = "check the name, the last part of the SPIFFE id; a certificate of `comity-broker issue-user` is \
+                known to nobody: to revoke it, set allow_unknown";
+            let reason = format!("no policy, no invitation and no certificate of a broker has a user {user}");
+            return Err(Refusal::new(Code::NotFound, reason, remedy).at("user", user));
+        }
+        if *actor == Actor::User(id.clone()) {
             // Somebody who can make new tokens is left.
             let reason = format!("{user} would revoke the certificate of this call");
             let remedy = "let another maintainer do it; a new one can be named on a broker's machine";
@@ -55,7 +65,28 @@ impl RevokeUser {
                 "take away the user's roles instead: remove the id from the policy documents",
             ));
         }
-        Ok(())
+        let tenants = state.policy.as_ref().map(|record| record.bundle.roles_of(&id).tenants).unwrap_or_default();
+        let is_theirs = |lease: &Lease| lease.state.is_in_force() && tenants.contains_key(lease.tenant.as_str());
+        Ok(UserRevocationEffects {
+            invitations: self.void_invites(state).count(),
+            leases: state.live_leases().filter(|(_, lease)| is_theirs(lease)).count(),
+        })
+    }
+
+    /// Whether the policy in force, an invitation, a certificate or a revocation names the user.
+    fn is_known(&self, state: &State, id: &str) -> bool {
+        let user = &self.user;
+        state.policy.as_ref().is_none_or(|record| !record.bundle.roles_of(id).is_empty())
+            || state.certificates.users.contains_key(user)
+            || state.revoked_users.contains_key(user)
+            || self.void_invites(state).next().is_some()
+    }
+
+    /// The invitations for the user and those that the user made, by the hash of their secret.
+    fn void_invites<'s>(&'s self, state: &'s State) -> impl Iterator<Item = &'s String> {
+        let (subject, inviter) = (InviteSubject::User(self.user.clone()), Actor::User(self.id(state)));
+        let is_void = move |invite: &Invite| invite.subject == subject || invite.inviter == inviter;
+        state.invites.iter().filter(move |(_, invite)| is_void(invite)).map(|(hash, _)| hash)
     }
 
     /// The user's SPIFFE id; empty before the first policy bundle.
@@ -65,13 +96,10 @@ impl RevokeUser {
     }
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        self.check(transition.state(), transition.actor())?;
+        let effects = self.effects(transition.state(), transition.actor())?;
+        let invites: Vec<String> = self.void_invites(transition.state()).cloned().collect();
         transition.void_user_certificates(&self.user);
-        let (subject, inviter) = (InviteSubject::User(self.user.clone()), Actor::User(self.id(transition.state())));
-        let is_void = |invite: &Invite| invite.subject == subject || invite.inviter == inviter;
-        let invites = transition.state().invites.iter().filter(|(_, invite)| is_void(invite));
-        let invites: Vec<String> = invites.map(|(hash, _)| hash.clone()).collect();
         invites.iter().for_each(|hash| transition.remove_invite(hash));
-        Ok(ReplyBody::Revoked(RevocationEffects::default()))
+        Ok(ReplyBody::UserRevoked(effects))
     }
 }
