@@ -16,13 +16,13 @@ const BEFORE_A_CODE: [&str; 7] = [
     "report::fail(store,lease.id,token,\"",
 ];
 
-/// All sources below a folder, without white space.
+/// All Rust below a folder, without white space.
 fn sources(folder: &Path, all: &mut String) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
             sources(&path, all);
-        } else {
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
             all.extend(fs::read_to_string(path).unwrap().split_whitespace());
         }
     }
