@@ -71,7 +71,8 @@ impl DecodedSizeLimit {
 /// at the end, and where the decoder refuses the rest.
 fn next_field<'m>(message: &mut &'m [u8]) -> Option<Option<(u64, &'m [u8])>> {
     let key = next_varint(message)?;
-    let length = match key & 7 {
+    let wire_type = key & 7;
+    let length = match wire_type {
         VARINT => {
             next_varint(message)?;
             return Some(None);
@@ -85,7 +86,7 @@ fn next_field<'m>(message: &mut &'m [u8]) -> Option<Option<(u64, &'m [u8])>> {
     };
     let (value, rest) = message.split_at_checked(length)?;
     *message = rest;
-    Some((key & 7 == WITH_LENGTH).then_some((key >> 3, value)))
+    Some((wire_type == WITH_LENGTH).then_some((key >> 3, value)))
 }
 
 fn next_varint(message: &mut &[u8]) -> Option<u64> {

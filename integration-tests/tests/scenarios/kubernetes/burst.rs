@@ -11,6 +11,7 @@ use crate::{OrLogs as _, is_long};
 
 /// All parts share one pair of clusters, because its start takes half a minute.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "minutes of its own: ./test long runs it"]
 async fn an_untouched_job_runs_on_another_institutions_gpus_and_gives_them_back() {
     if !requirements::met("a burst through Liqo", &RealClusters::missing()) {
         return;

@@ -27,6 +27,7 @@ pub(crate) async fn or_logs<T, E: std::fmt::Display>(result: Result<T, E>, pods:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "minutes of its own: ./test long runs it"]
 async fn brokers_and_agents_run_as_pods_and_lend() {
     if !requirements::met("brokers and agents as pods", &RealClusters::missing()) {
         return;
