@@ -175,7 +175,7 @@ pub(crate) fn a_user_is_invited_logs_in_and_renews(as_maintainer: &dyn Fn(&[&str
     // A broker gets the intermediate's key: that is more than a maintainer may give away.
     let broker = as_maintainer(&["raft", "invite"]);
     assert_eq!(broker.status.code(), Some(4), "{}", stdout(&broker));
-    assert!(stderr(&broker).contains("spec.brokerOperators"), "{}", stderr(&broker));
+    assert!(stderr(&broker).contains("`brokerOperators` of the Federation"), "{}", stderr(&broker));
     let open = json(&as_maintainer(&["invitation", "list", "-o", "json"]));
     let find = |kind: &str| open["items"].as_array().unwrap().iter().find(|it| it["kind"] == kind).cloned().unwrap();
     assert_eq!(find("cluster")["invited"], "new-cluster");
