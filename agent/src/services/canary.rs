@@ -151,7 +151,7 @@ struct Prover {
     policies: NetworkPolicies,
     salt: NodeSalt,
     results: CanaryResults,
-    /// Nodes with a finding, of which an event was written.
+    /// Findings that have an event, by node.
     told: BTreeMap<String, Finding>,
 }
 

@@ -30,7 +30,7 @@ Exit code 1 if a check failed. Changes nothing.
 
 /// A broker that is down must not delay the others' answers.
 const REACH_LIMIT: Duration = Duration::from_secs(5);
-/// Calls to each broker, of which the quickest compares the clocks.
+/// Calls to each broker. The quickest one compares the clocks.
 const CALLS_TO_A_BROKER: usize = 4;
 /// A certificate that ends so soon is a warning.
 const SOON: Duration = Duration::from_secs(3 * 24 * 3_600);

@@ -46,7 +46,7 @@ pub(super) async fn let_in_again(
 }
 
 /// Tells what to do where the brokers refuse ingrid, who alone could let anybody in again.
-pub(super) fn or_begin_anew(failure: Failure) -> Failure {
+pub(super) fn advise_another_state(failure: Failure) -> Failure {
     if failure.code == REVOKED { failure.remedy(OTHER_STATE) } else { failure }
 }
 

@@ -70,7 +70,7 @@ impl Federation {
     ) -> Result<(), Failure> {
         self.alice = brokers::issue_user(home, ALICE)?;
         let maintainer = self.session(&self.maintainer);
-        let leader = self.wait_for_leader(&maintainer, timeline).await.map_err(alice::or_begin_anew)?;
+        let leader = self.wait_for_leader(&maintainer, timeline).await.map_err(alice::advise_another_state)?;
         let mut client = PolicyServiceClient::new(maintainer.channel()?);
         let bundle = policy::BundleToApply {
             files: institutions.files.clone(),
@@ -81,7 +81,7 @@ impl Federation {
         let key = idempotency_key(None);
         let applied =
             patiently(timeline, "the policy", async || policy::apply(&mut client, bundle.clone(), key.clone()).await);
-        let applied = applied.await.map_err(alice::or_begin_anew)?;
+        let applied = applied.await.map_err(alice::advise_another_state)?;
         if !applied.ok {
             return Err(Failure::refused(
                 "bad-policy",

@@ -24,8 +24,8 @@ pub enum Refusal {
     },
     /// Another root signed a certificate of the right trust domain: the federation was created again, or it is forged.
     #[error(
-        "certificate of '{id}' is not signed by the root of this federation: the root was replaced, the federation was made \
-         anew, or somebody else uses its name"
+        "certificate of '{id}' is not signed by the root of this federation: the root was replaced, the federation was \
+         created again, or somebody else uses its name"
     )]
     OtherRoot {
         /// SPIFFE id of the certificate, unverified.

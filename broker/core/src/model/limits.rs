@@ -1,7 +1,5 @@
 //! Hard limits, each with its reason. Policy may set lower limits, never higher ones.
 
-use comity_types::MAX_FENCING_TOKEN_STEP;
-
 /// Bytes of one encoded command: four times the largest offer, far below the RPC's own limit.
 pub const MAX_COMMAND_BYTES: usize = 16 << 20;
 /// Nodes of one offer: twice the largest Kubernetes cluster that upstream supports.
@@ -123,9 +121,6 @@ pub const MAX_BROKERS: usize = 1_024;
 /// How far counters skip ahead when a group is recovered from a backup: far more than a group counts between two
 /// backups.
 pub const RECOVERY_GAP: u64 = 1 << 20;
-/// How many fencing tokens one report of a donor may skip: a broker that was taken over lends no further ahead with one
-/// lease.
-pub const MAX_FENCING_TOKEN_SKIP: u64 = MAX_FENCING_TOKEN_STEP;
 /// How far the generation of an offer may lie above the last one. Agents count from that, so they never come near it.
 /// Without it one forged offer with the highest generation would be the cluster's last.
 pub const MAX_GENERATION_STEP: u64 = 1 << 32;

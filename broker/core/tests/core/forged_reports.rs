@@ -5,7 +5,7 @@ use comity_core::command::{
     ReviseOffer,
 };
 use comity_core::inventory::NodeMap;
-use comity_core::limits::{MAX_FENCING_TOKEN_SKIP, MAX_GENERATION_STEP};
+use comity_core::limits::MAX_GENERATION_STEP;
 use comity_core::refusal::Code;
 use comity_core::{Command, Millis, Timestamp};
 use comity_types::{ClusterId, LeaseId, MAX_FENCING_TOKEN_STEP, PeeringId, Side};
@@ -24,7 +24,7 @@ fn a_donor_that_admitted_later_tokens_gets_later_ones_again() {
     assert_eq!(token(&federation), 1);
     federation.report_lease("west", lease, refused("an origin admits none", 9));
     assert_eq!(token(&federation), 1, "an origin says nothing about a donor's tokens");
-    for (admitted, last) in [(70, 70), (0, 1), (u64::MAX, 1 + MAX_FENCING_TOKEN_SKIP)] {
+    for (admitted, last) in [(70, 70), (0, 1), (u64::MAX, 1 + MAX_FENCING_TOKEN_STEP)] {
         let (mut federation, _, lease, _) = Federation::placed();
         federation.report_lease("north", lease, refused("its fencing token is too low", admitted));
         assert_eq!(token(&federation), last, "{admitted}");

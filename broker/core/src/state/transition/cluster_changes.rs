@@ -8,7 +8,6 @@ use comity_types::{ClusterId, MAX_FENCING_TOKEN_STEP, NodeId};
 use crate::model::cluster::Cluster;
 use crate::model::inventory::{NodeMap, Offer};
 use crate::model::invite::Invite;
-use crate::model::limits::MAX_FENCING_TOKEN_SKIP;
 use crate::model::reply::Change;
 use crate::state::Records;
 use crate::state::timers::Due;
@@ -43,7 +42,7 @@ impl Transition<'_> {
         let Some(issued) = self.state().clusters.get(donor).map(|cluster| cluster.last_fencing_token) else { return };
         let is_out_of_reach = issued > admitted.saturating_add(MAX_FENCING_TOKEN_STEP);
         if issued < admitted || is_out_of_reach {
-            let highest = issued.saturating_add(MAX_FENCING_TOKEN_SKIP);
+            let highest = issued.saturating_add(MAX_FENCING_TOKEN_STEP);
             self.change_cluster(donor, |cluster| cluster.last_fencing_token = admitted.min(highest));
         }
     }
