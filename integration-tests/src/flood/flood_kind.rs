@@ -10,6 +10,8 @@ pub enum FloodKind {
     Quotes,
     /// Submits requests, beyond the bound of its tenant.
     Submits,
+    /// Submits requests and cancels each: all are accepted.
+    Cancels,
     /// Connects without a certificate, and keeps the connections.
     Connections,
     /// Opens watches, and keeps them.
@@ -22,13 +24,14 @@ pub enum FloodKind {
 
 impl FloodKind {
     /// All kinds.
-    pub const ALL: [Self; 6] =
-        [Self::Quotes, Self::Submits, Self::Connections, Self::Watches, Self::Reports, Self::Lists];
+    pub const ALL: [Self; 7] =
+        [Self::Quotes, Self::Submits, Self::Cancels, Self::Connections, Self::Watches, Self::Reports, Self::Lists];
 
     const fn name(self) -> &'static str {
         match self {
             Self::Quotes => "quotes",
             Self::Submits => "submits",
+            Self::Cancels => "cancels",
             Self::Connections => "connections",
             Self::Watches => "watches",
             Self::Reports => "reports",

@@ -126,7 +126,7 @@ impl Flooder {
                     runtime.spawn(async move { task.connect(&tls, &address).await });
                 }
             }
-            FloodKind::Quotes | FloodKind::Submits | FloodKind::Watches | FloodKind::Lists => {
+            FloodKind::Quotes | FloodKind::Submits | FloodKind::Cancels | FloodKind::Watches | FloodKind::Lists => {
                 for number in 0..FLOOD_CALLS {
                     let task = task.clone();
                     runtime.spawn(async move { task.call(kind, number).await });
@@ -152,7 +152,8 @@ impl FloodTask {
         for number in 0_u64.. {
             let answered = match kind {
                 FloodKind::Quotes => self.quote().await,
-                FloodKind::Submits => self.submit(&format!("flood-{task}-{number}")).await,
+                FloodKind::Submits => self.submit(&format!("flood-{task}-{number}")).await.map(drop),
+                FloodKind::Cancels => self.submit_and_cancel(&format!("flood-{task}-{number}")).await,
                 FloodKind::Lists => self.list(number).await,
                 FloodKind::Watches | FloodKind::Connections | FloodKind::Reports => {
                     let watch = WatchServiceClient::new(self.mallory.clone()).watch(v1::WatchRequest::default()).await;
@@ -175,14 +176,22 @@ impl FloodTask {
         RequestServiceClient::new(self.mallory.clone()).quote_request(quote).await.map(drop)
     }
 
-    async fn submit(&self, key: &str) -> Result<(), tonic::Status> {
+    /// Returns the request's id.
+    async fn submit(&self, key: &str) -> Result<String, tonic::Status> {
         let submit = v1::SubmitRequestRequest {
             spec: Some(early(spec(LOUD, 1), self.opens_ms)),
             idempotency_key: key.to_owned(),
             queue_anyway: false,
             dry_run: false,
         };
-        RequestServiceClient::new(self.mallory.clone()).submit_request(submit).await.map(drop)
+        let reply = RequestServiceClient::new(self.mallory.clone()).submit_request(submit).await?;
+        Ok(reply.into_inner().request.unwrap_or_default().id)
+    }
+
+    async fn submit_and_cancel(&self, key: &str) -> Result<(), tonic::Status> {
+        let cancel =
+            v1::CancelRequestRequest { request: self.submit(key).await?, idempotency_key: format!("cancel-{key}") };
+        RequestServiceClient::new(self.mallory.clone()).cancel_request(cancel).await.map(drop)
     }
 
     async fn list(&self, number: u64) -> Result<(), tonic::Status> {

@@ -7,7 +7,7 @@ use comity_types::{ClassName, ClusterId, NodeId};
 
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::fit::cutting::MigValues;
-use crate::feasibility::fit::fit;
+use crate::feasibility::fit::{Wanted, fit};
 use crate::feasibility::obstacle::{Cure, Obstacle, permitted};
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::feasibility::verdict::{ask_donor, no_offer};
@@ -17,10 +17,14 @@ use crate::state::State;
 use crate::state::occupancy::Occupancy;
 use crate::state::usable::Usable;
 
+/// Nodes of a donor that are asked before all of them: mostly one of these suffices, and a donor may have thousands.
+const SAMPLE_NODES: usize = 8;
+
 /// Idle and healthy nodes.
 pub(crate) struct IdleNodes {
-    /// Only nodes that differ from those offered.
     nodes: Usable,
+    /// Whether a donor has no other nodes than these. Otherwise only those are here that differ from the offered ones.
+    sampled: bool,
     no_leases: Occupancy,
 }
 
@@ -28,12 +32,22 @@ impl IdleNodes {
     /// The nodes of these donors; those of other donors stay as they are.
     pub(crate) fn of<'d>(state: &State, donors: impl Iterator<Item = &'d ClusterId>) -> Self {
         let nodes = donors.map(|donor| (donor.clone(), idle_nodes(state, donor))).collect();
-        Self { nodes, no_leases: Occupancy::default() }
+        Self { nodes, sampled: false, no_leases: Occupancy::default() }
+    }
+
+    /// At most [`SAMPLE_NODES`] nodes of a donor, at equal distances, since neighbours are often alike.
+    fn sample(state: &State, donor: &ClusterId) -> Self {
+        let offer = state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
+        let step = offer.map_or(1, |offer| offer.nodes.len().div_ceil(SAMPLE_NODES).max(1));
+        let nodes = offer.into_iter().flat_map(|offer| &offer.nodes).step_by(step);
+        let nodes = nodes.map(|(id, node)| (id.clone(), idle_node(node))).collect();
+        Self { nodes: Usable::from([(donor.clone(), nodes)]), sampled: true, no_leases: Occupancy::default() }
     }
 
     /// The same snapshot, with these nodes.
     pub(crate) fn snapshot<'s, 'a: 's>(&'s self, snapshot: &Snapshot<'a>) -> Snapshot<'s> {
-        snapshot.clone().when_idle(&self.nodes, &self.no_leases)
+        let idle = snapshot.clone().when_idle(&self.nodes, &self.no_leases);
+        if self.sampled { idle.with_replacements_only() } else { idle }
     }
 }
 
@@ -80,10 +94,17 @@ pub(crate) fn ask_idle_donor(
             return Err(Box::new(no_offer(donor)));
         }
     }
-    let nodes = IdleNodes::of(state, std::iter::once(donor));
-    let idle = nodes.snapshot(snapshot);
-    let mut mig_values = MigValues::default();
-    ask_donor(&idle, spec, donor, &mut |idle, donor, wanted| fit(idle, donor, wanted, &mut mig_values)).map(|_| ())
+    let ask = |snapshot: &Snapshot<'_>, nodes: &IdleNodes| {
+        let mut mig_values = MigValues::default();
+        let mut fitter =
+            |idle: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(idle, donor, wanted, &mut mig_values);
+        ask_donor(&nodes.snapshot(snapshot), spec, donor, &mut fitter).map(|_| ())
+    };
+    // Where some nodes suffice, all do.
+    let mut brief = snapshot.clone();
+    brief.explains = false;
+    ask(&brief, &IdleNodes::sample(state, donor))
+        .or_else(|_| ask(snapshot, &IdleNodes::of(state, std::iter::once(donor))))
 }
 
 /// Whether policy allows a loan of any class that the request accepts; a selector may accept all of the tenant's.

@@ -33,6 +33,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) beside_milli: u64,
     /// Replacements for nodes with less usable than offered capacity.
     usable: &'a Usable,
+    /// Whether donors have only the nodes in `usable`.
+    replacements_only: bool,
     occupancy: &'a Occupancy,
     /// Total occupancy of the nodes where this plan placed or released something.
     taken: BTreeMap<ClusterId, BTreeMap<NodeId, NodeOccupancy>>,
@@ -104,6 +106,7 @@ impl<'a> Snapshot<'a> {
             when_idle: false,
             beside_milli: 0,
             usable: &state.derived.usable,
+            replacements_only: false,
             occupancy,
             taken: BTreeMap::new(),
             changed_milli: BTreeMap::new(),
@@ -126,6 +129,7 @@ impl<'a> Snapshot<'a> {
             when_idle: self.when_idle,
             beside_milli: self.beside_milli,
             usable,
+            replacements_only: self.replacements_only,
             occupancy: self.occupancy,
             taken: self.taken,
             changed_milli: self.changed_milli,
@@ -147,6 +151,12 @@ impl<'a> Snapshot<'a> {
         idle.taken.clear();
         idle.changed_milli.clear();
         idle
+    }
+
+    /// The same snapshot, as if donors had only the nodes that replace others.
+    pub(crate) fn with_replacements_only(mut self) -> Self {
+        self.replacements_only = true;
+        self
     }
 
     /// Whether node replacements are those of the state.
@@ -203,10 +213,10 @@ impl<'a> Snapshot<'a> {
         let offer = state.clusters.get(donor).and_then(|cluster| cluster.offer.as_ref());
         let instead = self.usable.get(donor);
         let donor = donor.clone();
-        offer.into_iter().flat_map(|offer| &offer.nodes).map(move |(id, node)| {
-            let used = instead.and_then(|nodes| nodes.get(id)).unwrap_or(node);
-            (id, used, state.device_classes(&donor, id))
-        })
+        let replacements = instead.filter(|_| self.replacements_only).into_iter().flatten();
+        let offered = offer.filter(|_| !self.replacements_only).into_iter().flat_map(|offer| &offer.nodes);
+        let offered = offered.map(move |(id, node)| (id, instead.and_then(|nodes| nodes.get(id)).unwrap_or(node)));
+        replacements.chain(offered).map(move |(id, node)| (id, node, state.device_classes(&donor, id)))
     }
 
     pub(crate) fn node(&self, donor: &ClusterId, id: &NodeId) -> Option<&'a Node> {

@@ -82,6 +82,26 @@ fn more_gpus_than_the_largest_donor_has() {
 }
 
 #[test]
+fn the_only_node_that_serves_is_found_among_many() {
+    let mut federation = Federation::ready();
+    let names: Vec<String> = (0..40).map(|number| format!("n{number:02}")).collect();
+    for (generation, large) in (2..).zip(0..names.len()) {
+        let gpus = |number| if number == large { 4 } else { 1 };
+        let nodes = names.iter().enumerate();
+        let nodes: Vec<_> =
+            nodes.map(|(number, name)| (name.as_str(), gpus(number), device(81_559, Sharing::Exclusive))).collect();
+        federation.offer("north", offer(generation, &nodes));
+        let on_one_node = |count| {
+            let mut spec = of_north(count);
+            spec.topology.same_node = true;
+            spec
+        };
+        assert_eq!(unservable(&federation, &on_one_node(4)), None, "{large}");
+        assert!(unservable(&federation, &on_one_node(5)).is_some(), "{large}");
+    }
+}
+
+#[test]
 fn more_memory_than_any_node_has() {
     let federation = Federation::ready();
     let mut wanted = spec(1, Share::Whole, "big");

@@ -9,7 +9,7 @@ use comity_scenarios::flood::{self, FloodConfig, FloodKind};
 #[derive(Debug, clap::Args)]
 pub(crate) struct FloodArgs {
     /// Floods, separated by commas; one row each
-    #[arg(long, value_delimiter = ',', default_value = "quotes,submits,connections,watches,reports,lists")]
+    #[arg(long, value_delimiter = ',', default_value = "quotes,submits,cancels,connections,watches,reports,lists")]
     floods: Vec<FloodKind>,
     /// Nodes of eight GPUs that each of four donors offers
     #[arg(long, default_value_t = 500, value_name = "N", value_parser = whole::<usize>(1..=10_000))]
