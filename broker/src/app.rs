@@ -243,7 +243,7 @@ impl Broker {
             probes: UdpProbeLimit::default(),
             pace,
             report_pace,
-            proposal_turns: CallerTurns::new(std::env::var("COMITY_TURNS").ok().and_then(|v| v.parse().ok()).unwrap_or(MAX_PROPOSALS_PER_CALLER)),
+            proposal_turns: CallerTurns::new(MAX_PROPOSALS_PER_CALLER),
             refused_lately,
             long_calls: LongCalls::default(),
             stop: serving.token(),

@@ -5,8 +5,10 @@
 //! ```
 //!
 //! Alice and mallory belong to different institutions, and both use the leader. The flood's threads run at a lower
-//! priority than the brokers, as if it came from other machines: what delays alice is what the brokers do for mallory.
+//! priority than the brokers, as if it came from other machines, and other threads of that priority keep all cores busy
+//! in both measurements: what delays alice is what the brokers do for mallory.
 
+mod busy_cores;
 mod flood_kind;
 mod flood_policy;
 mod flood_report;
@@ -26,6 +28,7 @@ use crate::growth::member::Member;
 use crate::process::place::Place;
 use crate::programs::{run as run_program, utf8};
 
+use busy_cores::BusyCores;
 use flood_report::FloodRow;
 use flooder::Flooder;
 use submitter::SteadySubmitter;
@@ -119,6 +122,7 @@ impl FloodRun {
 
     async fn measure(&self, kind: FloodKind, length: Duration) -> Result<FloodRow> {
         let mut submitter = SteadySubmitter::new(self.channel("alice")?)?;
+        let _busy = BusyCores::start()?;
         // For connections and caches.
         submitter.submit_for(FLOOD_WARM_UP).await?;
         let alone = submitter.submit_for(length).await?;

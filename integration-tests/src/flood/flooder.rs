@@ -20,6 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
+use super::busy_cores::lower_priority;
 use super::flood_kind::FloodKind;
 use super::flood_policy::LOUD;
 use super::submitter::{early, spec, tomorrow_ms};
@@ -38,8 +39,6 @@ const REPORTS_IN_FLIGHT: usize = 4;
 const FLOOD_DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a refused connection or stream, so that the flood does not spend its time on refusals alone.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
-/// Niceness of the flood's threads.
-const FLOOD_NICENESS: i32 = 10;
 
 /// What the brokers did with a flood.
 #[derive(Clone, Copy, Debug, Default)]
@@ -103,10 +102,7 @@ impl Flooder {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()
-            .on_thread_start(|| {
-                // At the same priority the flood would only be stronger.
-                let _ = rustix::process::setpriority_process(None, FLOOD_NICENESS);
-            })
+            .on_thread_start(lower_priority)
             .build()?;
         let tally = Arc::new(Tally::default());
         // Channels work on the threads where they are made.

@@ -1,0 +1,45 @@
+//! Threads that keep every core busy at the flood's priority.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Niceness of the flood's threads, and of these.
+const FLOOD_NICENESS: i32 = 10;
+
+/// Keeps every core busy until dropped. A flood's own client takes processor time from brokers on the same machine;
+/// beside these threads it makes no difference, so the brokers' part of the delay is left.
+pub(super) struct BusyCores {
+    stop: Arc<AtomicBool>,
+}
+
+impl BusyCores {
+    /// Starts a thread for each core.
+    ///
+    /// # Errors
+    /// When a thread does not start.
+    pub(super) fn start() -> std::io::Result<Self> {
+        let busy = Self { stop: Arc::default() };
+        for _ in 0..std::thread::available_parallelism()?.get() {
+            let stop = Arc::clone(&busy.stop);
+            std::thread::Builder::new().name("busy-core".to_owned()).spawn(move || {
+                lower_priority();
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            })?;
+        }
+        Ok(busy)
+    }
+}
+
+impl Drop for BusyCores {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lowers the priority of the calling thread to the flood's.
+pub(super) fn lower_priority() {
+    // At the same priority the flood would only be stronger.
+    let _ = rustix::process::setpriority_process(None, FLOOD_NICENESS);
+}
