@@ -89,8 +89,8 @@ fn check_authority(home: &Home, config: &Config) -> Result<(), Failure> {
         |id| format!("comity-broker ca install --from {} --data {}", next.display(), data_dir(home, id).display());
     let installs: Vec<String> = (1..=BROKERS).map(install).collect();
     Err(start_failure(&CaError::IntermediateEnded { not_after }).remedy(format!(
-        "start with another --state directory; to keep this one, run: comity-broker ca intermediate --root {root} --out {} \
-         && {}",
+        "start with another --state directory; to keep this one, run: comity-broker ca intermediate --root {root} \
+         --out {} && {}",
         next.display(),
         installs.join(" && ")
     )))

@@ -24,8 +24,8 @@ impl Request {
         self.chains(state).find(|chain| chain.contains(&id)).unwrap_or_default()
     }
 
-    /// Whether the request's next lease may replace `id`: `id` is being reclaimed, not because the request ends with it,
-    /// and has no replacement yet.
+    /// Whether the request's next lease may replace `id`: `id` is being reclaimed, not because the request ends with
+    /// it, and has no replacement yet.
     #[must_use]
     pub fn may_replace(&self, state: &State, id: LeaseId) -> bool {
         let ends = |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason == ReclaimReason::UserRevoked);

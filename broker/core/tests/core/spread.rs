@@ -231,8 +231,8 @@ fn broker_proposes_a_plan_without_end() {
     let alone = ProposedPlacement { more: Vec::new(), ..good.clone() };
     let (gangs, placements) = (MAX_LEASES_PER_COMMAND / MAX_PARTS, MAX_PLACEMENTS_PER_COMMAND);
     for (placement, most, field) in [(&wide, gangs, "leases"), (&alone, placements, "placements")] {
-        let refused =
-            federation.refused(Command::PlaceRequests(PlaceRequests { placements: vec![placement.clone(); most + 1] }));
+        let beyond = PlaceRequests { placements: vec![placement.clone(); most + 1] };
+        let refused = federation.refused(Command::PlaceRequests(beyond));
         assert_eq!((refused.code, refused.field.as_str()), (Code::InvalidField, field), "{refused}");
         assert!(refused.reason.contains("too many for one command"), "{refused}");
         // As much as fits is taken up, and the scheduler splits the rest.

@@ -90,7 +90,7 @@ fn has_one_message(path: &str) -> bool {
     matches!(shape, Some(Shape::Unary | Shape::Events))
 }
 
-/// Reads a whole body as the service asks for it: the service would decode its message as soon as the last byte is there.
+/// Reads a whole body as the service asks for it: the service would decode a message as soon as its last byte is there.
 async fn read_all(
     mut body: Body,
     large: KeyedSlots<Calling>,

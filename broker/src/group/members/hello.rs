@@ -140,15 +140,14 @@ impl Inner {
             }
             let is_alone = voters.is_empty() && search.known.is_empty() && eligibility.group().is_some();
             search.alone = is_alone.then(|| search.alone.unwrap_or_else(Instant::now));
-            if search.alone.is_some_and(|since| since.elapsed() > ALONE_FOR)
-                && !std::mem::replace(&mut search.told, true)
-            {
+            let waits = search.alone.is_some_and(|since| since.elapsed() > ALONE_FOR);
+            if waits && !std::mem::replace(&mut search.told, true) {
                 error!(
                     broker = me, data = %self.config.data.display(),
-                    "this broker has lost its log or the end of it, and knows no other broker that could send it. In a group of one, \
-                     put a backup of its data directory back; without one, stop it, move what is in group/lost-N, of the \
-                     highest N, to group, and run `comity-broker recover --from DATA`. In a larger group, start the others: \
-                     they find it"
+                    "this broker has lost its log or the end of it, and knows no other broker that could send it. In a \
+                     group of one, put a backup of its data directory back; without one, stop it, move what is in \
+                     group/lost-N, of the highest N, to group, and run `comity-broker recover --from DATA`. In a larger \
+                     group, start the others: they find it"
                 );
             }
         }

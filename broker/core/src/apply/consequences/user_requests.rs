@@ -31,7 +31,7 @@ fn joins(lease: &Lease) -> bool {
 }
 
 impl Transition<'_> {
-    /// Cancels the waiting requests of a user, and drains or stops the leases of the others. The requests end with them.
+    /// Cancels the waiting requests of a user, and drains or stops the leases of the others, which end with them.
     pub(crate) fn treat_requests_of(&mut self, user: &str, treatment: LeaseTreatment) {
         if treatment == LeaseTreatment::Finish {
             return;

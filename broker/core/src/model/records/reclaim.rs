@@ -12,8 +12,8 @@
 //! were waiting. The new lease names the one it replaces (`moved_from`), has its own fencing token and handshake, and
 //! takes over the request when the old lease ends. If the new lease is itself reclaimed before that, another lease
 //! replaces it in turn. So the request moves and keeps its id. To agents, a lease is one placement under one id and
-//! token from beginning to end; no lease ever changes its donor. The request of a revoked user does not move: it ends with
-//! its leases.
+//! token from beginning to end; no lease ever changes its donor. The request of a revoked user does not move: it ends
+//! with its leases.
 
 use comity_types::{EndReason, NodeId, RequestId, Side};
 use serde::{Deserialize, Serialize};

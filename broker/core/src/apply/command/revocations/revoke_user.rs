@@ -15,9 +15,9 @@ use crate::state::State;
 use crate::state::transition::Transition;
 
 /// Voids all certificates of a user, open invitations for the user, and those that the user made: a stolen key may have
-/// made them. Requests and leases are the tenant's and stay, unless those of the user's own requests are to be drained or
-/// stopped. Roles stay too, for the certificate that a new token gives. Tokens of leases belong to the lease: donors keep
-/// them.
+/// made them. Requests and leases are the tenant's and stay, unless those of the user's own requests are to be drained
+/// or stopped. Roles stay too, for the certificate that a new token gives. Tokens of leases belong to the lease: donors
+/// keep them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeUser {
     /// Name of the user.
