@@ -5,6 +5,8 @@ mod agent_platform;
 mod reviewers;
 mod state_files;
 mod tasks;
+#[cfg(test)]
+mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -127,11 +127,15 @@ async fn list(mut command: Command, within: Duration) -> Result<String, NvidiaSm
 }
 
 /// Reads the lines of nvidia-smi; leaves out those that it does not understand.
-fn parse(csv: &str, root: &Path) -> Vec<FoundGpu> {
+pub(super) fn parse(csv: &str, root: &Path) -> Vec<FoundGpu> {
     csv.lines().filter_map(|line| parse_line(line, root)).collect()
 }
 
 fn parse_line(line: &str, root: &Path) -> Option<FoundGpu> {
+    // Of these it consists. Others could end a comment or a text of the inventory that is written from it.
+    if !line.chars().all(|letter| letter.is_ascii_graphic() || letter == ' ') {
+        return None;
+    }
     let mut fields = line.split(',').map(str::trim);
     let mut next = || fields.next().filter(|field| !field.is_empty());
     let (name, uuid, memory, driver, capability, bus) = (next()?, next()?, next()?, next()?, next()?, next()?);
@@ -167,7 +171,7 @@ fn architecture(capability: &str) -> &'static str {
 /// The NUMA node of a device; nvidia-smi writes its bus with eight digits of the domain, sysfs with four.
 fn numa_node(bus: &str, root: &Path) -> Option<u32> {
     let bus = bus.to_lowercase();
-    let bus = bus.get(bus.len().checked_sub("0000:00:00.0".len())?..)?;
+    let bus = bus.get(bus.len().checked_sub("0000:00:00.0".len())?..).filter(|bus| !bus.contains('/'))?;
     let file = root.join("sys/bus/pci/devices").join(bus).join("numa_node");
     // -1 without NUMA.
     fs::read_to_string(file).ok()?.trim().parse().ok()
@@ -203,6 +207,11 @@ mod tests {
         let (h100, t4) = (&gpus[0], &gpus[1]);
         assert_eq!((h100.product.as_str(), h100.architecture, h100.numa), ("NVIDIA-H100-80GB-HBM3", "hopper", Some(1)));
         assert_eq!((t4.product.as_str(), t4.memory_mib, t4.numa, t4.is_mig), ("NVIDIA-Tesla-T4", 15_360, None, false));
+        for control in ['\r', '\u{1b}', '\u{2028}'] {
+            let line = format!("Tesla T4, GPU-2{control}nodes:, 15360, 550.107.02, 7.5, 00000000:3B:00.0, [N/A]");
+            assert_eq!(parse(&line, root.path()), [], "{line:?}");
+        }
+        assert_eq!(numa_node("../../../../", root.path()), None);
         assert_eq!(pci_devices(root.path()), 1);
         let missing = found(Err(NvidiaSmiError::Missing), root.path());
         assert!(matches!(missing, FoundGpus::Unlisted { on_pci: 1, .. }), "{missing:?}");

@@ -77,8 +77,10 @@ mod tests {
     use std::path::Path;
 
     use comity_agent_model::node_id::NodeSalt;
+    use comity_fuzz::fuzz;
 
     use super::*;
+    use crate::host::found_gpus;
     use crate::observe::LocalReserve;
     use crate::observe::file::parse;
 
@@ -117,5 +119,29 @@ mod tests {
         );
         assert!(text.contains("is partitioned") && text.contains("# GPU-0"), "{text}");
         assert!(read(Vec::new()).0.devices.is_empty());
+    }
+
+    #[test]
+    fn gpus_that_nvidia_smi_lists() {
+        let machine = Machine {
+            name: "hgx-1".to_owned(),
+            whole: CpuAndMemory { cpus: 8, memory_mib: 64_000 },
+            numa: BTreeMap::new(),
+        };
+        let valid = "NVIDIA H100 80GB HBM3, GPU-1, 81559, 550.107.02, 9.0, 00000000:9B:00.0, Disabled\n\
+            NVIDIA A100-SXM4-40GB, GPU-2, 40960, 550.107.02, 8.0, 00000000:3B:00.0, Enabled\n";
+        fuzz!("nvidia_smi", vec![valid.as_bytes().to_vec()], move |printed: &[u8]| {
+            let gpus = found_gpus::parse(&String::from_utf8_lossy(printed), Path::new("/nonexistent"));
+            let (found, usable) = (gpus.len(), gpus.iter().filter(|gpu| !gpu.is_mig).count());
+            let text = inventory_of(&machine, &FoundGpus::Listed(gpus));
+            assert!(text.chars().all(|letter| letter == '\n' || !letter.is_control()), "{text:?}");
+            let nodes = parse(Path::new("a"), &text, &NodeSalt::new([1; 32]), &LocalReserve::default());
+            match nodes.as_deref() {
+                Ok([node]) => assert_eq!(node.devices.len(), usable, "{text}"),
+                Ok(nodes) => panic!("{} nodes in {text}", nodes.len()),
+                Err(error) => assert!(!error.to_string().is_empty()),
+            }
+            found > 0 && nodes.is_ok()
+        });
     }
 }

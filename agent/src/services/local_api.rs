@@ -411,3 +411,71 @@ async fn call(socket: &Path, request: http::request::Builder, body: Vec<u8>) -> 
     };
     tokio::time::timeout(ANSWER_WITHIN, talk).await.map_err(|_| fail("no answer in time".to_owned()))?
 }
+
+#[cfg(test)]
+mod tests {
+    use comity_agent_state::record::{RefusedKey, Trust};
+    use comity_fuzz::fuzz;
+    use comity_runtime::{IdentityKey, SeededEntropy};
+
+    use super::*;
+
+    /// Whether a body is a `T`; what was read is written, and reads the same.
+    fn is_a<T: DeserializeOwned + Serialize + PartialEq>(body: &[u8]) -> bool {
+        match read::<T>(Path::new(SOCKET), body.to_vec()) {
+            Ok(value) => {
+                let written = serde_json::to_vec(&value).expect("what was read can be written");
+                let again = read::<T>(Path::new(SOCKET), written);
+                assert!(again.is_ok_and(|again| again == value), "{}", String::from_utf8_lossy(body));
+                true
+            }
+            Err(error) => {
+                assert!(error.to_string().contains(SOCKET), "{error}");
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn bodies_of_the_local_api() {
+        let key = |seed| IdentityKey::generate(&SeededEntropy::new(seed)).public();
+        let peer = PeerRecord {
+            cluster: "lab".to_owned(),
+            identity_key: key(1),
+            trust: Trust::FirstUse,
+            institution: "poly".to_owned(),
+            since_ms: 1,
+            had_lease: true,
+            refused: Some(RefusedKey { identity_key: key(2), at_ms: 2 }),
+        };
+        let status = Status {
+            identity_key: key(1).to_string(),
+            tunnels: BTreeMap::from([("peer-1".to_owned(), 2)]),
+            refused_offer: Some("too many nodes".to_owned()),
+            ..Status::default()
+        };
+        let devices = serde_json::json!({
+            "readers": { "read": 1, "failed": 0 },
+            "nodes": { "n1": { "GPU-1": { "offered": 1, "holders": [{
+                "owner": "lease-7", "resource": "nvidia.com/gpu", "unit": "GPU-1::0", "namespace": "a", "name": "train",
+            }] } } },
+        });
+        let valid = [
+            serde_json::to_vec(&key(1)),
+            serde_json::to_vec(&[peer]),
+            serde_json::to_vec(&status),
+            serde_json::to_vec(&devices),
+        ];
+        let valid = valid.map(|body| body.expect("JSON")).to_vec();
+        fuzz!("local_api", valid, |body: &[u8]| {
+            let read = [
+                // What the agent reads, and what it answers.
+                is_a::<IdentityPublicKey>(body),
+                is_a::<Vec<PeerRecord>>(body),
+                is_a::<Status>(body),
+                is_a::<DeviceTable>(body),
+            ];
+            read.contains(&true)
+        });
+    }
+}

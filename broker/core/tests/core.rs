@@ -73,3 +73,5 @@ mod time;
 mod topology;
 #[path = "core/unservable.rs"]
 mod unservable;
+#[path = "core/user_requests.rs"]
+mod user_requests;

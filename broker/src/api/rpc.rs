@@ -5,6 +5,7 @@ pub mod agent_service;
 pub mod explain_failure;
 pub mod federation_service;
 pub mod lease_service;
+pub mod message_limit;
 pub mod name_brokers;
 pub mod offer_service;
 pub mod peer_limit;

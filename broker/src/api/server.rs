@@ -21,6 +21,7 @@ use tonic::transport::Server;
 use crate::api::http::connection_calls::ConnectionCallsLayer;
 use crate::api::http::transcode::TranscodeLayer;
 use crate::api::rpc::explain_failure::ExplainFailureLayer;
+use crate::api::rpc::message_limit::MessageLimitLayer;
 use crate::api::rpc::name_brokers::NameBrokersLayer;
 use crate::api::rpc::peer_limit::PeerLimitLayer;
 use crate::api::rpc::{
@@ -104,6 +105,7 @@ pub async fn serve_clients(
         .layer(NameBrokersLayer { addresses: context.group.client_addresses() })
         .layer(PeerLimitLayer::new(Arc::clone(&context.clock), kernel_thread_time))
         .layer(ExplainFailureLayer)
+        .layer(MessageLimitLayer::default())
         .add_service(health_service)
         // The descriptors are this crate's own, so they are valid; without them only reflection is missing.
         .add_optional_service(reflected().build_v1().ok())

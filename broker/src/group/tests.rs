@@ -36,6 +36,7 @@ mod line;
 mod refusing;
 mod restarts;
 mod wall_clocks;
+mod warnings;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -105,15 +105,21 @@ impl SealingKey {
         let context = SealContext { info: INFO, associated: subject.as_bytes() };
         let plain = sealing::open(&self.seed, context, &sealed.encapsulated_key, &sealed.ciphertext)
             .map_err(|_| does_not_open())?;
-        let content: Content<'_> = serde_json::from_slice(&plain).map_err(|_| does_not_open())?;
-        let key = SecretString::new(content.key_pem);
-        let authority = Arc::new(CertificateAuthority::from_pem(&content.chain_pem, &key, root_pem)?);
-        let invitation_key = InvitationKey::from_hex(content.invitation_key).ok_or_else(does_not_open)?;
-        Ok(GroupSecrets { authority, invitation_key })
+        GroupSecrets::parse(&plain, root_pem)
     }
 }
 
 impl GroupSecrets {
+    /// Reads what was opened.
+    fn parse(plain: &[u8], root_pem: &str) -> Result<Self, SealedAuthorityError> {
+        let does_not_open = || SealedAuthorityError::DoesNotOpen;
+        let content: Content<'_> = serde_json::from_slice(plain).map_err(|_| does_not_open())?;
+        let key = SecretString::new(content.key_pem);
+        let authority = Arc::new(CertificateAuthority::from_pem(&content.chain_pem, &key, root_pem)?);
+        let invitation_key = InvitationKey::from_hex(content.invitation_key).ok_or_else(does_not_open)?;
+        Ok(Self { authority, invitation_key })
+    }
+
     /// Seals to the public key of `broker`, which the ciphertext is bound to.
     ///
     /// # Errors
@@ -144,6 +150,7 @@ impl GroupSecrets {
 mod tests {
     use std::time::SystemTime;
 
+    use comity_fuzz::fuzz;
     use comity_runtime::entropy::SystemEntropy;
     use comity_runtime::spiffe::TrustDomain;
 
@@ -177,6 +184,35 @@ mod tests {
         assert!(matches!(key.open(&changed, roots, &broker(2)), Err(SealedAuthorityError::DoesNotOpen)));
         let opened = key.open(&sealed, group_secrets().authority.root_pem(), &broker(2));
         assert!(matches!(opened, Err(SealedAuthorityError::Authority(_))));
+    }
+
+    #[test]
+    fn authorities_that_were_sealed() {
+        let secrets = group_secrets();
+        let (roots, invitation_key) = (secrets.authority.root_pem().to_owned(), secrets.invitation_key.to_hex());
+        let content = Content {
+            chain_pem: secrets.authority.chain_pem().to_owned(),
+            key_pem: secrets.authority.key_pem().expose().clone(),
+            invitation_key: &invitation_key,
+        };
+        let secret = content.key_pem.lines().nth(1).unwrap().to_owned();
+        let (plain, key) = (serde_json::to_vec(&content).unwrap(), SealingKey::generate(&SystemEntropy));
+        // Whoever made the sealed form knows the public key: what was opened is no safer than what came.
+        fuzz!("sealed_authority", vec![plain], move |plain: &[u8]| {
+            let sealed = Sealed { encapsulated_key: plain.to_vec(), ciphertext: plain.to_vec() };
+            let opened = key.open(&sealed, &roots, &broker(2));
+            assert!(matches!(opened, Err(SealedAuthorityError::DoesNotOpen)), "{opened:?}");
+            match GroupSecrets::parse(plain, &roots) {
+                Ok(read) => {
+                    assert_eq!(read.authority.root_pem(), roots, "the roots are those of the token");
+                    true
+                }
+                Err(error) => {
+                    assert!(!format!("{error} {error:?}").contains(&secret), "{error}");
+                    false
+                }
+            }
+        });
     }
 
     #[test]

@@ -66,6 +66,19 @@ async fn callers_without_a_certificate_send_no_large_messages() {
     assert!(!known.into_inner().problems.is_empty());
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn user_sends_empty_files_without_end() {
+    let federation = Federation::bare().await;
+    let bundle = v1::PolicyBundle { files: vec![v1::PolicyFile::default(); 1 << 20], commit: String::new() };
+    let check = v1::CheckPolicyRequest { bundle: Some(bundle) };
+    let refused = PolicyServiceClient::new(federation.user("admin")).check_policy(check).await.unwrap_err();
+    assert_eq!((refused.code(), detail(&refused).code.as_str()), (Code::ResourceExhausted, "limit-reached"));
+    assert!(refused.message().contains("more parts than fit into 1 MiB"), "{refused:?}");
+    let check = v1::CheckPolicyRequest { bundle: Some(examples()) };
+    let checked = PolicyServiceClient::new(federation.user("admin")).check_policy(check).await.unwrap();
+    assert!(checked.into_inner().problems.is_empty());
+}
+
 /// Asks for many quotes at once; returns the numbers of answers and of refusals because of a limit.
 async fn quotes(client: &RequestServiceClient<comity_runtime::tls::BrokerChannel>, count: usize) -> (usize, usize) {
     let quotes = (0..count).map(|_| {

@@ -9,6 +9,7 @@ use comity_proto::v1::agent_service_client::AgentServiceClient;
 use comity_proto::v1::broker_message::Body as Reply;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::raft_service_client::RaftServiceClient;
+use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
 use comity_runtime::ca::KeyAndCsr;
 use comity_runtime::entropy::SystemEntropy;
@@ -23,7 +24,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
 use crate::fake_agent::message;
-use crate::federation::{Federation, Member, detail, join_request, within};
+use crate::federation::{Federation, Member, detail, join_request, spec, within};
 
 /// Time within which streams, watches and calls end on every broker.
 const ENDS_WITHIN: Duration = Duration::from_secs(5);
@@ -249,6 +250,41 @@ fn a_revoked_users_watches_end_on_every_broker() {
             let refused = renew(federation.channel(&alice), &alice, None).await.unwrap_err();
             assert_eq!(code(&refused), revoked());
             assert!(detail(&refused).remedy.contains("comity user add alice"), "{refused:?}");
+        });
+    });
+}
+
+#[test]
+fn the_leases_of_a_revoked_users_requests_end_as_the_caller_asks() {
+    in_time(|| {
+        run(async {
+            let federation = Federation::start().await;
+            federation.join("polytech-campus").await;
+            let submit = v1::SubmitRequestRequest {
+                spec: Some(spec()),
+                idempotency_key: "one".to_owned(),
+                queue_anyway: true,
+                ..v1::SubmitRequestRequest::default()
+            };
+            let mut alice = RequestServiceClient::new(federation.user("alice"));
+            alice.submit_request(submit).await.unwrap();
+            let mut admin = FederationServiceClient::new(federation.user("admin"));
+            let mut revoke = async |leases: i32, dry_run| {
+                let request = v1::RevokeUserRequest { leases, dry_run, ..revocation_of_alice() };
+                admin.revoke_user(request).await.map(|response| response.into_inner().effects.unwrap().requests)
+            };
+            let unknown = revoke(9, true).await.unwrap_err();
+            let error = detail(&unknown);
+            assert_eq!((error.field.as_str(), error.value.as_str()), ("leases", "9"), "{unknown:?}");
+            for (leases, requests) in [(0, 0), (1, 0), (2, 1), (3, 1)] {
+                assert_eq!(revoke(leases, true).await.unwrap(), requests, "treatment {leases}");
+            }
+            assert_eq!(revoke(v1::LeaseTreatment::Stop.into(), false).await.unwrap(), 1);
+            let list = v1::ListRequestsRequest::default();
+            let all = RequestServiceClient::new(federation.user("admin")).list_requests(list).await.unwrap();
+            let [request] = &all.into_inner().requests[..] else { panic!("one request") };
+            assert_eq!(request.state(), v1::RequestState::Cancelled);
+            assert!(request.message.contains("was revoked"), "{}", request.message);
         });
     });
 }

@@ -7,6 +7,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::{BrokerChannel, SpiffeId, UserName};
 use serde::Serialize;
 
+use super::institution::revocation::{Treatment, what_ends};
 use super::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use super::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
@@ -33,6 +34,7 @@ const REVOKE_USER_EXAMPLES: &str = "\
 Examples:
   comity user revoke alice --dry-run     says what would end
   comity user revoke alice
+  comity user revoke alice --leases stop also ends what she submitted
   comity user revoke alice --yes         in a script: do not ask
 
 All certificates of alice are void, and so are open invitations for her and by her: within seconds
@@ -40,8 +42,9 @@ her watches and calls end on every broker, and none is renewed. Her roles stay f
 that a new token ('comity user add') gives her; to end them, edit the policy.
 
 Requests and leases are the tenant's and stay. A kubeconfig is the lease's, not a person's: one that
-alice downloaded works until the lease ends. To end it, 'comity lease release LEASE', or suspend the
-institution.
+alice downloaded works until the lease ends. '--leases stop' ends the leases of the requests that she
+submitted, '--leases drain' after the donor's notice; both cancel her waiting requests. 'comity lease
+release LEASE' ends any other.
 
 Maintainers may revoke users, and operators those whose roles are all in institutions that they
 operate. Nobody revokes their own certificate, so that somebody is left who can invite.
@@ -68,6 +71,9 @@ pub struct UserRevokeArgs {
     /// Revoke a user whom neither policy, invitations nor the brokers' certificates name
     #[arg(long)]
     allow_unknown: bool,
+    /// What becomes of the leases in force of requests that the user submitted
+    #[arg(long, value_enum, default_value_t = OwnLeases::Finish, value_name = "HOW")]
+    leases: OwnLeases,
     /// Say what would end, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -76,6 +82,27 @@ pub struct UserRevokeArgs {
     /// Key that makes a repeated call safe: the same key has no second effect [default: random]
     #[arg(long, value_name = "KEY")]
     idempotency_key: Option<String>,
+}
+
+/// What becomes of a user's leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OwnLeases {
+    /// Leave them to the tenant, which may renew them
+    Finish,
+    /// Reclaim them with the donor's notice
+    Drain,
+    /// End them at once: right if somebody else may hold a key
+    Stop,
+}
+
+impl From<OwnLeases> for Treatment {
+    fn from(leases: OwnLeases) -> Self {
+        match leases {
+            OwnLeases::Finish => Self::Finish,
+            OwnLeases::Drain => Self::Drain,
+            OwnLeases::Stop => Self::Stop,
+        }
+    }
 }
 
 /// The answer of `revoke`.
@@ -89,17 +116,28 @@ struct RevokedUser {
     invitations: u32,
     /// Number of leases in force of the user's tenants, which stay.
     leases: u32,
+    /// Number of leases in force of the user's own requests: these are treated as asked.
+    own_leases: u32,
+    /// Number of such leases that are not in force yet: these end at once.
+    starting: u32,
+    /// Number of the user's waiting requests, which are cancelled.
+    requests: u32,
+    #[serde(skip)]
+    ends: Vec<String>,
 }
 
 impl RevokedUser {
     /// "all certificates of alice are void, and so is 1 open invitation; 2 leases stay with the tenants of alice, …".
     fn consequence(&self) -> String {
-        let Self { user, invitations, leases, .. } = self;
+        let Self { user, invitations, leases, ends, .. } = self;
         let mut text = format!("all certificates of {user} are void");
         if *invitations > 0 {
             let are = if *invitations == 1 { "is" } else { "are" };
             let open = counted(*invitations, "open invitation", "open invitations");
             text.push_str(&format!(", and so {are} {open}"));
+        }
+        if !ends.is_empty() {
+            text.push_str(&format!("; of what {user} submitted, {}", ends.join(", ")));
         }
         if *leases > 0 {
             let stay = counted(*leases, "lease stays", "leases stay");
@@ -198,9 +236,21 @@ impl UserRevokeArgs {
             idempotency_key: idempotency_key(key),
             dry_run,
             allow_unknown: self.allow_unknown,
+            leases: v1::LeaseTreatment::from(Treatment::from(self.leases)).into(),
         };
         let response = call(FederationServiceClient::new(session.channel()?).revoke_user(request)).await?;
-        Ok(RevokedUser { user, dry_run, invitations: response.invitations, leases: response.leases })
+        let v1::RevokeUserResponse { invitations, leases, effects } = response;
+        let effects = effects.unwrap_or_default();
+        Ok(RevokedUser {
+            user,
+            dry_run,
+            invitations,
+            leases,
+            own_leases: effects.leases,
+            starting: effects.starting,
+            requests: effects.requests,
+            ends: what_ends(self.leases.into(), &effects),
+        })
     }
 }
 
@@ -268,11 +318,14 @@ mod tests {
 
     use super::*;
 
+    fn revoked(invitations: u32, leases: u32, ends: Vec<String>) -> RevokedUser {
+        let user = "alice".to_owned();
+        RevokedUser { user, dry_run: false, invitations, leases, own_leases: 0, starting: 0, requests: 0, ends }
+    }
+
     #[test]
     fn a_revocation_says_what_it_leaves() {
-        let text = |invitations, leases| {
-            RevokedUser { user: "alice".to_owned(), dry_run: false, invitations, leases }.consequence()
-        };
+        let text = |invitations, leases| revoked(invitations, leases, Vec::new()).consequence();
         assert_eq!(text(0, 0), "all certificates of alice are void");
         assert_eq!(
             text(1, 1),
@@ -280,6 +333,12 @@ mod tests {
              the tenants of alice, and downloaded kubeconfigs work until it ends ('comity lease release' ends it)"
         );
         assert_eq!(text(2, 0), "all certificates of alice are void, and so are 2 open invitations");
+        let effects = v1::RevocationEffects { leases: 2, requests: 1, ..v1::RevocationEffects::default() };
+        assert_eq!(
+            revoked(0, 0, what_ends(OwnLeases::Drain.into(), &effects)).consequence(),
+            "all certificates of alice are void; of what alice submitted, 2 leases end after the donor's notice, 1 waiting \
+             request is cancelled"
+        );
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Starts and stops the whole federation: brokers, policy, member clusters.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use comity_agent::Agent;
@@ -48,7 +49,7 @@ impl Federation {
             brokers,
             agents: Vec::new(),
             alice: PathBuf::new(),
-            maintainer: brokers::maintainer_dir(home),
+            maintainer: PathBuf::new(),
             home: home.path().to_owned(),
         };
         match federation.start_members(home, &institutions, clusters, timeline).await {
@@ -69,6 +70,7 @@ impl Federation {
         timeline: &mut Timeline,
     ) -> Result<(), Failure> {
         self.alice = brokers::issue_user(home, ALICE)?;
+        self.maintainer = brokers::issue_user(home, brokers::MAINTAINER)?;
         let maintainer = self.session(&self.maintainer);
         let leader = self.wait_for_leader(&maintainer, timeline).await.map_err(alice::advise_another_state)?;
         let mut client = PolicyServiceClient::new(maintainer.channel()?);
@@ -94,11 +96,15 @@ impl Federation {
         alice::let_in_again(|| self.session(&self.alice), &maintainer, timeline).await?;
 
         let names = clusters.map_or(&NAMES[..], KubernetesClusters::names);
+        let evicted = evicted(&known_clusters(&maintainer, timeline).await?, names)?;
+        for name in &evicted {
+            timeline.note(&format!("{name} was evicted in an earlier run: it joins again"));
+        }
         let joining = names.iter().map(|name| {
             let kubeconfig = clusters.and_then(|clusters| clusters.kubeconfig(name));
             let member = Member::new(home, name, kubeconfig, institutions);
-            let (maintainer, timeline) = (&maintainer, &*timeline);
-            async move { join(member?, maintainer, timeline).await }
+            let (maintainer, timeline, is_evicted) = (&maintainer, &*timeline, evicted.contains(name));
+            async move { join(member?, is_evicted, maintainer, timeline).await }
         });
         // Wait for all agents, so that a failure of one leaves no other running.
         let mut problem = None;
@@ -178,9 +184,41 @@ async fn wait_for_offers(session: &Session, names: &[&str], timeline: &Timeline)
     .await
 }
 
-/// Invites a member, unless it joined in an earlier run, and starts its agent.
-async fn join(mut member: Member, maintainer: &Session, timeline: &Timeline) -> Result<Agent, Failure> {
-    if !member.has_joined() {
+/// The clusters that joined in earlier runs.
+async fn known_clusters(session: &Session, timeline: &Timeline) -> Result<Vec<v1::Cluster>, Failure> {
+    let mut client = FederationServiceClient::new(session.channel()?);
+    let asked = patiently(timeline, "the list of clusters", async || {
+        let request = v1::ListClustersRequest { page: None, consistency: session.consistency() };
+        call(client.list_clusters(request)).await
+    });
+    Ok(asked.await?.clusters)
+}
+
+/// Those among `names` that an earlier run evicted, which a maintainer lets in again. Nothing here runs without a
+/// suspended institution.
+fn evicted<'n>(known: &[v1::Cluster], names: &[&'n str]) -> Result<BTreeSet<&'n str>, Failure> {
+    let mut evicted = BTreeSet::new();
+    for cluster in known {
+        let Some(name) = names.iter().find(|name| **name == cluster.id) else { continue };
+        if cluster.suspended_at_ms > 0 {
+            let reason = format!("institution {} of {name} is suspended", cluster.institution);
+            return Err(alice::advise_another_state(Failure::refused(alice::REVOKED, reason)));
+        }
+        if cluster.evicted_at_ms > 0 {
+            evicted.insert(*name);
+        }
+    }
+    Ok(evicted)
+}
+
+/// Invites a member, unless it joined in an earlier run and was not evicted since, and starts its agent.
+async fn join(
+    mut member: Member,
+    is_evicted: bool,
+    maintainer: &Session,
+    timeline: &Timeline,
+) -> Result<Agent, Failure> {
+    if is_evicted || !member.has_joined() {
         let mut client = FederationServiceClient::new(maintainer.channel()?);
         let request = v1::InviteClusterRequest {
             cluster: member.cluster().to_owned(),
@@ -205,5 +243,28 @@ async fn join(mut member: Member, maintainer: &Session, timeline: &Timeline) -> 
                 format!("{cluster} has no stream to a broker after {STEP_LIMIT:?}"),
             ))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evicted_clusters_join_again_and_a_suspended_institution_is_an_error() {
+        let cluster = |id: &str, evicted_at_ms, suspended_at_ms| v1::Cluster {
+            id: id.to_owned(),
+            institution: "poly".to_owned(),
+            evicted_at_ms,
+            suspended_at_ms,
+            ..v1::Cluster::default()
+        };
+        let names = ["ncc-main", "startup-pc"];
+        let known = [cluster("ncc-main", 0, 0), cluster("startup-pc", 7, 0), cluster("other", 7, 7)];
+        assert_eq!(evicted(&known, &names).expect("nothing is suspended"), BTreeSet::from(["startup-pc"]));
+        let failure = evicted(&[cluster("ncc-main", 0, 7)], &names).expect_err("suspended");
+        assert_eq!(failure.code, alice::REVOKED);
+        assert!(failure.reason.contains("institution poly of ncc-main"), "{failure}");
+        assert!(failure.remedy.contains("another --state directory"), "{failure}");
     }
 }

@@ -10,6 +10,7 @@ use comity_agent::{Agent, Config};
 use comity_runtime::atomic_file::{self, PRIVATE};
 use comity_runtime::{ClusterName, IdentityKey, SystemEntropy};
 
+use super::brokers::has_ended;
 use super::home::Home;
 use super::institutions::Institutions;
 use super::inventories::inventory;
@@ -97,9 +98,10 @@ impl Member {
         self.cluster
     }
 
-    /// Whether it joined in an earlier run.
+    /// Whether it joined in an earlier run, and its certificate has not ended since.
     pub(super) fn has_joined(&self) -> bool {
-        comity_runtime::IdentityDir::new(self.state.join("identity")).exists()
+        let identity = self.state.join("identity");
+        comity_runtime::IdentityDir::new(&identity).exists() && !has_ended(&identity)
     }
 
     /// Stores the join token for the agent.

@@ -23,6 +23,13 @@ fn a_kept_federation_continues_from_its_state() {
             .output()
             .unwrap();
         assert!(revoke.status.success(), "{}", stderr(&revoke));
+        let evict = comity()
+            .env("COMITY_BROKER", exported(text, "COMITY_BROKER"))
+            .env("COMITY_IDENTITY", state.join("users/ingrid"))
+            .args(["cluster", "evict", "startup-pc", "--yes"])
+            .output()
+            .unwrap();
+        assert!(evict.status.success(), "{}", stderr(&evict));
     });
     assert!(first.contains("request-submitted"), "{first}");
     let taken = exported(&first, "COMITY_BROKER").split(',').next().unwrap().to_owned();
@@ -35,6 +42,7 @@ fn a_kept_federation_continues_from_its_state() {
     assert!(stderr(&refused).contains("another --state directory"), "{}", stderr(&refused));
     let second = start_and(&|_| {});
     assert!(second.contains("the certificates of alice were revoked in an earlier run: she has a new one"), "{second}");
+    assert!(second.contains("startup-pc was evicted in an earlier run: it joins again"), "{second}");
     assert!(second.contains("lease-1 of the previous run is still active"), "{second}");
     assert_eq!(exported(&first, "COMITY_BROKER"), exported(&second, "COMITY_BROKER"));
 }

@@ -72,12 +72,7 @@ impl Leases {
     pub(super) fn open(dir: &Path, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Result<Self, DeliveryError> {
         let path = dir.join(LEASES_FILE);
         let records = match atomic_file::read_bounded(&path, MAX_LEASES_BYTES) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                DeliveryError::permanent(
-                    "damaged-state",
-                    format!("{} cannot be read: {error}; restore or remove it", path.display()),
-                )
-            })?,
+            Ok(bytes) => parse(&path, &bytes)?,
             Err(error) if error.is_not_found() => BTreeMap::new(),
             Err(error) => return Err(DeliveryError::temporary("read the leases of the echo API", error)),
         };
@@ -178,4 +173,51 @@ impl Leases {
 
 fn hash(token: &str) -> String {
     hex::encode(Sha256::digest(token))
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<LeaseId, LeaseRecord>, DeliveryError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        DeliveryError::permanent(
+            "damaged-state",
+            format!("{} cannot be read: {error}; restore or remove it", path.display()),
+        )
+    })
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_fuzz::fuzz;
+    use comity_runtime::clock::ManualClock;
+    use comity_runtime::entropy::SeededEntropy;
+
+    use super::*;
+
+    #[test]
+    fn leases_of_the_echo_api() {
+        let valid = br#"{"lease-1":{"tenant":"poly-ml","origin":"campus","namespace":"comity-lease-1",
+            "resource":"nvidia.com/gpu","gpus":2,"tokens":[{"sha256":"ab","expires_at_ms":5}]}}"#;
+        let folder = tempfile::tempdir().unwrap();
+        fuzz!("echo_leases", vec![valid.to_vec()], move |bytes: &[u8]| {
+            let path = folder.path().join(LEASES_FILE);
+            let records = match parse(&path, bytes) {
+                Ok(records) => records,
+                Err(error) => {
+                    assert!(error.to_string().contains(LEASES_FILE), "{error}");
+                    return false;
+                }
+            };
+            let (clock, entropy) = (Arc::new(ManualClock::at_unix_ms(3)), Arc::new(SeededEntropy::new(1)));
+            let leases = Leases { path, records: Mutex::new(records), clock, entropy };
+            if let Some(first) = leases.ids().first().copied() {
+                let token = leases.issue(first, 9).unwrap();
+                assert_eq!(leases.authenticate(token.expose()).map(|(id, _)| id), Some(first));
+                assert!(leases.lock()[&first].tokens.len() <= MAX_TOKENS, "old tokens go");
+                let written = std::fs::read(&leases.path).unwrap();
+                assert_eq!(parse(&leases.path, &written).unwrap(), *leases.lock(), "nothing is lost");
+            }
+            assert!(leases.authenticate("never issued").is_none());
+            true
+        });
+    }
 }

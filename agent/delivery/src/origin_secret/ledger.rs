@@ -25,13 +25,7 @@ impl Ledger {
     pub(super) fn open(state_dir: &Path) -> Result<Self, DeliveryError> {
         let path = state_dir.join(LEDGER_FILE);
         let namespaces = match atomic_file::read_bounded(&path, MAX_LEDGER_BYTES) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                let remedy = "restore it, or remove it together with the Secrets labelled comity.dev/lease";
-                DeliveryError::permanent(
-                    "damaged-state",
-                    format!("{} cannot be read: {error}; {remedy}", path.display()),
-                )
-            })?,
+            Ok(bytes) => parse(&path, &bytes)?,
             Err(error) if error.is_not_found() => BTreeMap::new(),
             Err(error) => return Err(DeliveryError::temporary(OPERATION, error)),
         };
@@ -89,10 +83,38 @@ impl Ledger {
     }
 }
 
+fn parse(path: &Path, bytes: &[u8]) -> Result<BTreeMap<LeaseId, String>, DeliveryError> {
+    serde_json::from_slice(bytes).map_err(|error| {
+        let remedy = "restore it, or remove it together with the Secrets labelled comity.dev/lease";
+        DeliveryError::permanent("damaged-state", format!("{} cannot be read: {error}; {remedy}", path.display()))
+    })
+}
+
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_fuzz::fuzz;
+
     use super::*;
+
+    #[test]
+    fn ledgers_of_secrets() {
+        let valid = [&br#"{"lease-1":"team-a","lease-2":"b"}"#[..], b"{}"];
+        fuzz!("origin_secrets", valid.map(<[u8]>::to_vec).to_vec(), |bytes: &[u8]| {
+            let path = Path::new(LEDGER_FILE);
+            match parse(path, bytes) {
+                Ok(namespaces) => {
+                    let written = serde_json::to_vec(&namespaces).unwrap();
+                    assert_eq!(parse(path, &written).unwrap(), namespaces, "nothing is lost");
+                    true
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains(LEDGER_FILE), "{error}");
+                    false
+                }
+            }
+        });
+    }
 
     #[test]
     fn notes_survive_a_restart_and_a_lease_stays_where_it_is() {

@@ -5,3 +5,4 @@ pub(crate) mod exclusions;
 pub(crate) mod handshakes;
 mod lease_ends;
 mod request_parts;
+pub(crate) mod user_requests;

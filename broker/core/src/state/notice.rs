@@ -20,6 +20,7 @@ pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Mi
         | ReclaimReason::DeviceFailed { .. }
         | ReclaimReason::NodeFailed { .. }
         | ReclaimReason::DonorSilent
-        | ReclaimReason::Revoked { .. } => Millis(policy),
+        | ReclaimReason::Revoked { .. }
+        | ReclaimReason::UserRevoked => Millis(policy),
     }
 }

@@ -250,7 +250,9 @@ fn command_for(state: &State, event: &Event) -> Command {
             leases: TREATMENTS[usize::from(*leases)],
         }),
         Event::Resume(which) => Command::ResumeInstitution(ResumeInstitution { institution: institution(*which) }),
-        Event::RevokeUser => Command::RevokeUser(RevokeUser { user: "alice".to_owned(), allow_unknown: true }),
+        Event::RevokeUser => {
+            Command::RevokeUser(RevokeUser { user: "alice".to_owned(), allow_unknown: true, leases: None })
+        }
         Event::Invite(which) => Command::InviteCluster(InviteCluster {
             cluster: cluster(CLUSTERS[usize::from(*which)]),
             secret_sha256: format!("{which:0>64}"),

@@ -18,7 +18,7 @@ use super::invitations::{hash, invite_user, join_user};
 const ADMIN: &str = "spiffe://test.example/user/admin";
 const ALICE: &str = "spiffe://test.example/user/alice";
 
-fn evict(name: &str, leases: LeaseTreatment) -> Command {
+pub(super) fn evict(name: &str, leases: LeaseTreatment) -> Command {
     Command::EvictCluster(EvictCluster { cluster: cluster(name), leases })
 }
 
@@ -32,7 +32,7 @@ fn resume(name: &str) -> Command {
 }
 
 fn revoke(user: &str) -> Command {
-    Command::RevokeUser(RevokeUser { user: user.to_owned(), allow_unknown: false })
+    Command::RevokeUser(RevokeUser { user: user.to_owned(), allow_unknown: false, leases: None })
 }
 
 fn effects(federation: &mut Federation, command: Command) -> RevocationEffects {
@@ -57,7 +57,7 @@ fn refusal_of(federation: &mut Federation, actor: Actor, command: Command) -> Op
 }
 
 /// `west` uses a lease on `north`.
-fn lent() -> (Federation, RequestId, LeaseId, PeeringId) {
+pub(super) fn lent() -> (Federation, RequestId, LeaseId, PeeringId) {
     let (mut federation, request, lease, peering) = Federation::placed();
     federation.shake_hands(peering, 1);
     federation.activate(lease);
@@ -264,7 +264,7 @@ fn a_user_whom_nothing_names_is_not_revoked_by_mistake() {
     let mut federation = Federation::with_policy();
     let refusal = federation.refused(revoke("alcie"));
     assert_eq!((refusal.code, refusal.field.as_str()), (Code::NotFound, "user"), "{refusal}");
-    let mut unknown = RevokeUser { user: "issued-on-a-broker".to_owned(), allow_unknown: false };
+    let mut unknown = RevokeUser { user: "issued-on-a-broker".to_owned(), allow_unknown: false, leases: None };
     assert_eq!(federation.refused(Command::RevokeUser(unknown.clone())).code, Code::NotFound);
     unknown.allow_unknown = true;
     federation.ok(Command::RevokeUser(unknown.clone()));
@@ -287,14 +287,14 @@ fn what_the_revocation_of_a_user_ends_and_leaves_is_counted() {
     let (mut federation, _, lease, _) = lent();
     federation.ok(invite_user("alice"));
     let counted = |federation: &Federation, user: &str| {
-        let command = RevokeUser { user: user.to_owned(), allow_unknown: false };
+        let command = RevokeUser { user: user.to_owned(), allow_unknown: false, leases: None };
         command.effects(&federation.state, &Actor::User(ADMIN.to_owned())).unwrap()
     };
-    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 1, leases: 1 });
+    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 1, leases: 1, own: None });
     let Ok(ReplyBody::UserRevoked(effects)) = federation.ok(revoke("alice")).reply else { panic!("not revoked") };
-    assert_eq!(effects, UserRevocationEffects { invitations: 1, leases: 1 });
+    assert_eq!(effects, UserRevocationEffects { invitations: 1, leases: 1, own: None });
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Active, "it is the tenant's");
-    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 0, leases: 1 });
+    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 0, leases: 1, own: None });
 }
 
 #[test]

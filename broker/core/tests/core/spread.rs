@@ -6,7 +6,9 @@ use comity_core::command::{CancelRequest, LeaseOutcome, PlaceRequests, ReleaseLe
 use comity_core::demand::{Members, RequestSpec, Share};
 use comity_core::explain;
 use comity_core::inventory::Sharing;
+use comity_core::limits::{MAX_LEASES_PER_COMMAND, MAX_PARTS, MAX_PLACEMENTS_PER_COMMAND};
 use comity_core::proposal::{PlacementKind, ProposedPlacement};
+use comity_core::refusal::Code;
 use comity_core::{Command, Millis, ReplyBody, scheduler};
 use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 use proptest::prelude::*;
@@ -217,6 +219,36 @@ fn no_part_of_a_gang_is_placed_alone_and_each_donor_keeps_its_limits() {
     assert_eq!(federation.lies_at(request), [at("north", 8), at("south", 4)]);
     let explanation = explain::explain(&federation.state, &gang(4, 2, 2));
     assert!(explanation.summary.starts_with("not placed"), "{}", explanation.summary);
+}
+
+#[test]
+fn broker_proposes_a_plan_without_end() {
+    let mut federation = Federation::ready();
+    federation.nodes(2, &[("north", 2), ("south", 2)]);
+    federation.submit(gang(4, 3, 3));
+    let good = scheduler::plan(&federation.state, 10).placements.remove(0);
+    let wide = ProposedPlacement { more: vec![good.placement.clone(); MAX_PARTS - 1], ..good.clone() };
+    let alone = ProposedPlacement { more: Vec::new(), ..good.clone() };
+    let (gangs, placements) = (MAX_LEASES_PER_COMMAND / MAX_PARTS, MAX_PLACEMENTS_PER_COMMAND);
+    for (placement, most, field) in [(&wide, gangs, "leases"), (&alone, placements, "placements")] {
+        let beyond = PlaceRequests { placements: vec![placement.clone(); most + 1] };
+        let refused = federation.refused(Command::PlaceRequests(beyond));
+        assert_eq!((refused.code, refused.field.as_str()), (Code::InvalidField, field), "{refused}");
+        assert!(refused.reason.contains("too many for one command"), "{refused}");
+        // As much as fits is taken up, and the scheduler splits the rest.
+        federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![placement.clone(); most] }));
+        let sizes = PlaceRequests::of_plan(vec![placement.clone(); most + 1]).map(|command| command.placements.len());
+        assert_eq!(sizes.collect::<Vec<_>>(), [most, 1]);
+    }
+    assert_eq!(federation.state.live_leases().count(), 0, "none of these is a valid placement");
+    let wider = ProposedPlacement { more: vec![good.placement.clone(); MAX_PARTS], ..good };
+    match federation.ok(Command::PlaceRequests(PlaceRequests { placements: vec![wider] })).reply {
+        Ok(ReplyBody::Placed { leases, refused }) => {
+            assert_eq!((leases.len(), refused.len()), (0, 1));
+            assert!(refused[0].1.reason.contains("17 parts are too many"), "{refused:?}");
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -29,7 +29,7 @@ const REFUSAL_HELD_FOR: Duration = Duration::from_millis(100);
 
 /// Whom a call counts for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Calling {
+pub(super) enum Calling {
     Identity(String),
     AnonymousFrom(SourceAddress),
     Anonymous,
@@ -75,11 +75,21 @@ pub struct PeerLimit<S> {
 }
 
 impl Calling {
-    fn of(peer: Option<&PeerInfo>) -> Self {
+    pub(super) fn of(peer: Option<&PeerInfo>) -> Self {
         match peer {
             Some(PeerInfo { spiffe: Some(id), .. }) => Self::Identity(id.to_string()),
             Some(peer) => Self::AnonymousFrom(SourceAddress::of(peer.remote_addr.ip())),
             None => Self::Anonymous,
+        }
+    }
+}
+
+impl std::fmt::Display for Calling {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Identity(id) => f.write_str(id),
+            Self::AnonymousFrom(source) => write!(f, "{source}"),
+            Self::Anonymous => f.write_str("a caller without a certificate"),
         }
     }
 }

@@ -18,7 +18,7 @@ use comity_proto::raft::v1::{GroupMember, HelloRequest, HelloResponse};
 use openraft::async_runtime::WatchReceiver as _;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
-use tracing::{debug, info};
+use tracing::{debug, error, info};
 
 use crate::eligibility::Halt;
 use crate::group::elections::election_gate::Reason;
@@ -32,6 +32,8 @@ use crate::storage::LogPosition;
 const HELLO_INTERVAL: Duration = Duration::from_millis(150);
 /// Interval afterwards; a membership change wakes it at once.
 const SETTLED_HELLO_INTERVAL: Duration = Duration::from_secs(10);
+/// How long a broker looks for others before it says that it knows none.
+const ALONE_FOR: Duration = Duration::from_secs(5);
 /// Leases for which a leader must claim to be behind this broker before it is believed.
 const LEASES: u32 = 3;
 
@@ -57,6 +59,10 @@ struct Search {
     behind: BTreeMap<u64, Instant>,
     /// Whether the missing vote was logged.
     said: bool,
+    /// Since when this broker, which was in a group, has had no log and has known no other broker.
+    alone: Option<Instant>,
+    /// Whether an operator was told so.
+    told: bool,
 }
 
 /// Runs until the group stops or its last handle is gone.
@@ -131,6 +137,18 @@ impl Inner {
                 let is_member = self.config.members.contains_key(&me) || membership.get_node(&me).is_some();
                 let next = if is_member { "it looks for the others" } else { "add it by `comity raft add-learner`" };
                 info!(broker = me, admitted, "this broker does not vote yet: {next}");
+            }
+            let is_alone = voters.is_empty() && search.known.is_empty() && eligibility.group().is_some();
+            search.alone = is_alone.then(|| search.alone.unwrap_or_else(Instant::now));
+            let waits = search.alone.is_some_and(|since| since.elapsed() > ALONE_FOR);
+            if waits && !std::mem::replace(&mut search.told, true) {
+                error!(
+                    broker = me, data = %self.config.data.display(),
+                    "this broker has lost its log or the end of it, and knows no other broker that could send it. In a \
+                     group of one, put a backup of its data directory back; without one, stop it, move what is in \
+                     group/lost-N, of the highest N, to group, and run `comity-broker recover --from DATA`. In a larger \
+                     group, start the others: they find it"
+                );
             }
         }
         self.elections.set(Reason::MayNotVote, !eligibility.may_vote());

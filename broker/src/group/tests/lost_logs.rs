@@ -225,6 +225,45 @@ async fn an_older_copy_is_known_to_a_member_that_missed_the_writes() {
     crash_all(brokers).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
+    let federation = Federation::new(1);
+    let sole = federation.start(1).await;
+    assert_eq!(sole.group.found().await.unwrap(), Founded::Here);
+    changed(&sole.group, 1).await;
+    sole.crash().await;
+    let older = copy(&federation, 1);
+    let sole = federation.start(1).await;
+    for commit in 2..=20 {
+        changed(&sole.group, commit).await;
+    }
+    // The log, and what is noted beside it of how far it reached.
+    tokio::time::sleep(QUIET).await;
+    sole.crash().await;
+    std::fs::remove_dir_all(federation.data(1).join("log")).unwrap();
+    std::fs::rename(older.join("log"), federation.data(1).join("log")).unwrap();
+
+    warnings::keep();
+    let said =
+        || warnings::with("knows no other broker that could send it", &federation.dir.path().display().to_string());
+    let rolled_back = federation.start(1).await;
+    assert_eq!(said(), [""; 0], "others may still find it");
+    eventually("the sole broker to say what to do", || async { said().pop() }).await;
+    let said = said().pop().unwrap();
+    assert!(said.contains("comity-broker recover --from") && said.contains("group/lost-N"), "{said}");
+    assert_eq!(rolled_back.group.status().await.leader, None);
+    rolled_back.crash().await;
+    // As it says: what is left becomes a group again.
+    let left = federation.data(1).join("lost-1");
+    let (made, address) = (federation.dir.path().join("made"), federation.address(1));
+    let recovered = move || found_on(read_copy(&left, 1).unwrap(), &made, 1, address).map(|_| made);
+    let made = tokio::task::spawn_blocking(recovered).await.unwrap().unwrap();
+    restore(&federation, 1, &made);
+    let sole = federation.start(1).await;
+    eventually("the recovered group to serve", || async { sole.group.propose(policy(7)).await.ok() }).await;
+    sole.crash().await;
+}
+
 /// All start at once, so the older copy meets members that have not heard of it since they started.
 #[tokio::test(flavor = "multi_thread")]
 async fn older_disk_returns_after_its_broker_got_another_one() {

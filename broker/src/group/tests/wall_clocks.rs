@@ -323,3 +323,33 @@ fn a_broker_asks_for_clocks_in_its_own_name_only() {
         broker.stop().await;
     });
 }
+
+#[test]
+fn a_broker_that_keeps_a_log_time_far_from_its_clock_warns_when_it_starts() {
+    // Of no other test, so that the date names this one's warnings.
+    const AHEAD: i64 = DAYS_3 + HOURS_25 + HOURS_25;
+    in_time(async || {
+        warnings::keep();
+        let federation = Federation::new(1);
+        federation.clocks[&1].set(AHEAD);
+        let sole = federation.start(1).await;
+        assert_eq!(sole.group.found().await.unwrap(), Founded::Here);
+        logs_time(&sole, 1, AHEAD, "founded days ahead").await;
+        let date = |at_ms: u64| date_and_time(at_ms)[..10].to_owned();
+        let far = date(truth().saturating_add_signed(AHEAD));
+        let warned = || warnings::with("is far from its clock", &far);
+        let before = warned().len();
+        // Its clock file is written when it stops.
+        sole.stop().await;
+        let sole = federation.start(1).await;
+        logs_time(&sole, 2, AHEAD, "with the same clock").await;
+        assert_eq!(warned().len(), before, "log time and clock agree");
+        sole.stop().await;
+        federation.clocks[&1].set(0);
+        let sole = federation.start(1).await;
+        eventually("the warning", || async { (warned().len() > before).then_some(()) }).await;
+        let said = warned().pop().unwrap();
+        assert!(said.contains("comity raft rebase-time") && said.contains("group/clock"), "{said}");
+        sole.stop().await;
+    });
+}

@@ -28,7 +28,7 @@ pub(crate) struct RevocationArgs {
 
 /// What becomes of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Treatment {
+pub(crate) enum Treatment {
     /// End them at once: right if somebody else may hold a key
     Stop,
     /// Reclaim them with the donor's notice
@@ -128,6 +128,14 @@ fn consequence(revocation: &Revocation, treatment: Treatment, effects: &v1::Revo
             )
         }
     };
+    let mut parts = what_ends(treatment, effects);
+    parts.push(certificates.to_owned());
+    let last = parts.pop().unwrap_or_default();
+    if parts.is_empty() { format!("{what}: {last}") } else { format!("{what}: {}, and {last}", parts.join(", ")) }
+}
+
+/// "3 leases stop at once", "1 waiting request is cancelled".
+pub(crate) fn what_ends(treatment: Treatment, effects: &v1::RevocationEffects) -> Vec<String> {
     let (ends, end) = treatment.words();
     let mut parts = Vec::new();
     if effects.leases > 0 {
@@ -143,9 +151,7 @@ fn consequence(revocation: &Revocation, treatment: Treatment, effects: &v1::Revo
         let verb = if effects.requests == 1 { "is" } else { "are" };
         parts.push(format!("{} {verb} cancelled", counted(effects.requests, "waiting request", "waiting requests")));
     }
-    parts.push(certificates.to_owned());
-    let last = parts.pop().unwrap_or_default();
-    if parts.is_empty() { format!("{what}: {last}") } else { format!("{what}: {}, and {last}", parts.join(", ")) }
+    parts
 }
 
 impl Answer for RevocationAnswer {

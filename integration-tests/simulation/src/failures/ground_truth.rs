@@ -129,7 +129,8 @@ impl GroundTruth {
             | ReclaimReason::PolicyChanged { .. }
             | ReclaimReason::Preempted { .. }
             | ReclaimReason::Migration { .. }
-            | ReclaimReason::Revoked { .. } => false,
+            | ReclaimReason::Revoked { .. }
+            | ReclaimReason::UserRevoked => false,
         }
     }
 }

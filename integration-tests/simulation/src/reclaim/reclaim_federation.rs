@@ -182,7 +182,8 @@ impl ReclaimFederation {
             ReclaimReason::DeviceFailed { .. }
             | ReclaimReason::NodeFailed { .. }
             | ReclaimReason::DonorSilent
-            | ReclaimReason::Revoked { .. } => {}
+            | ReclaimReason::Revoked { .. }
+            | ReclaimReason::UserRevoked => {}
             ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));

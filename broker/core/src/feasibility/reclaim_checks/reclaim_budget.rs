@@ -23,7 +23,8 @@ pub(crate) fn is_limited(reason: &ReclaimReason) -> bool {
         | ReclaimReason::DeviceFailed { .. }
         | ReclaimReason::NodeFailed { .. }
         | ReclaimReason::DonorSilent
-        | ReclaimReason::Revoked { .. } => false,
+        | ReclaimReason::Revoked { .. }
+        | ReclaimReason::UserRevoked => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reclaims: why, until when, and how the request continues.
 //!
 //! ```text
-//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost | donor-revoked | origin-revoked) ─▶ ended
+//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost | donor-revoked | …) ─▶ ended
 //!    ▲          │  at the deadline, or once the origin reports that its work is saved
 //!    └──────────┘  reclaim cancelled: the reason is gone
 //! ```
@@ -12,7 +12,8 @@
 //! were waiting. The new lease names the one it replaces (`moved_from`), has its own fencing token and handshake, and
 //! takes over the request when the old lease ends. If the new lease is itself reclaimed before that, another lease
 //! replaces it in turn. So the request moves and keeps its id. To agents, a lease is one placement under one id and
-//! token from beginning to end; no lease ever changes its donor.
+//! token from beginning to end; no lease ever changes its donor. The request of a revoked user does not move: it ends
+//! with its leases.
 
 use comity_types::{EndReason, NodeId, RequestId, Side};
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,8 @@ pub enum ReclaimReason {
         /// Whose part ends.
         side: Side,
     },
+    /// The user who submitted its request was revoked.
+    UserRevoked,
 }
 
 impl ReclaimReason {
@@ -78,7 +81,7 @@ impl ReclaimReason {
             Self::DeviceFailed { .. } => "device-failed",
             Self::NodeFailed { .. } => "node-failed",
             Self::DonorSilent => "donor-silent",
-            Self::Revoked { .. } => "revoked",
+            Self::Revoked { .. } | Self::UserRevoked => "revoked",
         }
     }
 
@@ -92,7 +95,8 @@ impl ReclaimReason {
             | Self::DeviceFailed { .. }
             | Self::NodeFailed { .. }
             | Self::DonorSilent
-            | Self::Revoked { .. } => None,
+            | Self::Revoked { .. }
+            | Self::UserRevoked => None,
         }
     }
 
@@ -119,6 +123,7 @@ impl ReclaimReason {
             Self::DonorSilent => EndReason::DonorLost,
             Self::Revoked { side: Side::Donor } => EndReason::DonorRevoked,
             Self::Revoked { side: Side::Origin } => EndReason::OriginRevoked,
+            Self::UserRevoked => EndReason::Cancelled,
         }
     }
 }
@@ -142,6 +147,7 @@ impl std::fmt::Display for ReclaimReason {
             Self::NodeFailed { node, gone: false } => write!(f, "node {node} does not answer, or failed too often"),
             Self::DonorSilent => f.write_str("nothing is heard of the donor any more"),
             Self::Revoked { side } => write!(f, "its {side} was evicted or suspended"),
+            Self::UserRevoked => f.write_str("the user who submitted its request was revoked"),
         }
     }
 }

@@ -10,11 +10,12 @@ use serde::{Deserialize, Serialize};
 use crate::model::lease::Lease;
 use crate::model::time::Timestamp;
 
-/// What becomes of the leases of a cluster whose part in the federation ends.
+/// What becomes of the leases of a cluster whose part in the federation ends, or of a revoked user's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseTreatment {
-    /// They run until the end of their term and cannot be renewed.
+    /// They run until the end of their term and cannot be renewed. A user's leases stay as they are: they are the
+    /// tenant's.
     Finish,
     /// They are reclaimed with the notice of the donor.
     Drain,
@@ -45,12 +46,15 @@ pub struct Exclusion {
 }
 
 /// What the revocation of a user ends, and what it leaves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserRevocationEffects {
     /// Number of open invitations, for the user and made by the user, that are void.
     pub invitations: usize,
-    /// Number of leases in force of the tenants in which the user has a role. They stay, with their tokens.
+    /// Number of leases in force of the tenants in which the user has a role, and that stay, with their tokens.
     pub leases: usize,
+    /// What ends of the user's own requests, if their leases are drained or stopped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub own: Option<RevocationEffects>,
 }
 
 /// What a revocation ends.

@@ -42,7 +42,10 @@ impl FederationHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "RevokeUser", &message)?;
         let user = invitation::parse_user(&message.user)?;
-        let command = RevokeUser { user: user.into(), allow_unknown: message.allow_unknown };
+        // A user's leases are the tenant's, so they stay unless the caller says otherwise.
+        let is_asked = message.leases != i32::from(v1::LeaseTreatment::Unspecified);
+        let leases = if is_asked { Some(treatment(message.leases)?) } else { None };
+        let command = RevokeUser { user: user.into(), allow_unknown: message.allow_unknown, leases };
         let effects = if message.dry_run {
             self.preview(&caller, |state, actor| command.effects(state, actor)).await?
         } else {
@@ -51,7 +54,11 @@ impl FederationHandlers {
                 _ => UserRevocationEffects::default(),
             }
         };
-        Ok(v1::RevokeUserResponse { invitations: capped(effects.invitations), leases: capped(effects.leases) })
+        Ok(v1::RevokeUserResponse {
+            invitations: capped(effects.invitations),
+            leases: capped(effects.leases),
+            effects: Some(effects_to_proto(effects.own.unwrap_or_default())),
+        })
     }
 
     pub(super) async fn suspend_institution(

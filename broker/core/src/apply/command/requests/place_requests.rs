@@ -8,7 +8,7 @@ use crate::feasibility::Grant;
 use crate::feasibility::check::check_proposed;
 use crate::model::demand::{GpuDemand, RequestSpec};
 use crate::model::lease::{Lease, SideState, WAITS_FOR_DONOR};
-use crate::model::limits::{MAX_LEASES, MAX_PLACEMENTS_PER_COMMAND};
+use crate::model::limits::{MAX_LEASES, MAX_LEASES_PER_COMMAND, MAX_PLACEMENTS_PER_COMMAND};
 use crate::model::placement::Placement;
 use crate::model::proposal::ProposedPlacement;
 use crate::model::refusal::{Code, Refusal};
@@ -30,9 +30,15 @@ pub struct PlaceRequests {
 impl PlaceRequests {
     /// Splits a plan into commands of bounded size, in plan order.
     pub fn of_plan(placements: Vec<ProposedPlacement>) -> impl Iterator<Item = Self> {
-        let mut left = placements.into_iter();
+        let mut left = placements.into_iter().peekable();
         std::iter::from_fn(move || {
-            let placements: Vec<_> = left.by_ref().take(MAX_PLACEMENTS_PER_COMMAND).collect();
+            let (mut placements, mut leases) = (Vec::new(), 0);
+            while placements.len() < MAX_PLACEMENTS_PER_COMMAND
+                && let Some(next) = left.next_if(|next| leases + next.parts().count() <= MAX_LEASES_PER_COMMAND)
+            {
+                leases += next.parts().count();
+                placements.push(next);
+            }
             (!placements.is_empty()).then_some(Self { placements })
         })
     }
@@ -44,6 +50,15 @@ impl PlaceRequests {
                 self.placements.len(),
                 "are too many for one command",
                 format!("propose at most {MAX_PLACEMENTS_PER_COMMAND}"),
+            ));
+        }
+        let asked: usize = self.placements.iter().map(|proposed| proposed.parts().count()).sum();
+        if asked > MAX_LEASES_PER_COMMAND {
+            return Err(Refusal::invalid(
+                "leases",
+                asked,
+                "are too many for one command",
+                format!("propose placements of at most {MAX_LEASES_PER_COMMAND} in all"),
             ));
         }
         let (mut leases, mut refused) = (Vec::new(), Vec::new());

@@ -3,19 +3,21 @@
 use serde::{Deserialize, Serialize};
 
 use super::check_caller;
+use crate::apply::consequences::user_requests::effects_of;
 use crate::model::actor::Actor;
 use crate::model::invite::{Invite, InviteSubject};
 use crate::model::lease::Lease;
 use crate::model::limits::{MAX_REVOKED_USERS, REVOCATION_KEPT_MS};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::revocation::UserRevocationEffects;
+use crate::model::revocation::{LeaseTreatment, UserRevocationEffects};
 use crate::state::State;
 use crate::state::transition::Transition;
 
 /// Voids all certificates of a user, open invitations for the user, and those that the user made: a stolen key may have
-/// made them. Requests and leases of the tenant stay: they are the tenant's.
-/// Roles stay too, for the certificate that a new token gives. Tokens of leases belong to the lease: donors keep them.
+/// made them. Requests and leases are the tenant's and stay, unless those of the user's own requests are to be drained
+/// or stopped. Roles stay too, for the certificate that a new token gives. Tokens of leases belong to the lease: donors
+/// keep them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeUser {
     /// Name of the user.
@@ -23,6 +25,9 @@ pub struct RevokeUser {
     /// Whether the user may be one of whom the state knows nothing: somebody with a certificate of `comity-broker
     /// issue-user` alone.
     pub allow_unknown: bool,
+    /// What becomes of the leases of requests that the user submitted; `None`: they stay, as if they were to finish.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<LeaseTreatment>,
 }
 
 impl RevokeUser {
@@ -66,10 +71,14 @@ impl RevokeUser {
             ));
         }
         let tenants = state.policy.as_ref().map(|record| record.bundle.roles_of(&id).tenants).unwrap_or_default();
+        let ends = self.leases.is_some_and(|treatment| treatment != LeaseTreatment::Finish);
+        let is_own = |lease: &Lease| state.requests.get(&lease.request).is_some_and(|it| it.submitted_by == id);
         let is_theirs = |lease: &Lease| lease.state.is_in_force() && tenants.contains_key(lease.tenant.as_str());
+        let stays = |lease: &Lease| is_theirs(lease) && !(ends && is_own(lease));
         Ok(UserRevocationEffects {
             invitations: self.void_invites(state).count(),
-            leases: state.live_leases().filter(|(_, lease)| is_theirs(lease)).count(),
+            leases: state.live_leases().filter(|(_, lease)| stays(lease)).count(),
+            own: ends.then(|| effects_of(state, &id)),
         })
     }
 
@@ -100,6 +109,10 @@ impl RevokeUser {
         let invites: Vec<String> = self.void_invites(transition.state()).cloned().collect();
         transition.void_user_certificates(&self.user);
         invites.iter().for_each(|hash| transition.remove_invite(hash));
+        if let Some(treatment) = self.leases {
+            let id = self.id(transition.state());
+            transition.treat_requests_of(&id, treatment);
+        }
         Ok(ReplyBody::UserRevoked(effects))
     }
 }

@@ -1,0 +1,67 @@
+//! What follows when the leases of a revoked user's requests are drained or stopped.
+
+use comity_types::{LeaseId, LeaseState, RequestId};
+
+use crate::model::lease::Lease;
+use crate::model::reclaim::{Reclaim, ReclaimReason};
+use crate::model::revocation::{LeaseTreatment, RevocationEffects};
+use crate::state::State;
+use crate::state::notice::notice;
+use crate::state::transition::Transition;
+
+/// Leases that have not ended, of requests that `user` submitted, a SPIFFE id.
+fn leases_of<'s>(state: &'s State, user: &'s str) -> impl Iterator<Item = (LeaseId, &'s Lease)> {
+    let is_theirs = move |lease: &Lease| state.requests.get(&lease.request).is_some_and(|it| it.submitted_by == user);
+    state.live_leases().filter(move |(_, lease)| is_theirs(lease))
+}
+
+fn waiting_of(state: &State, user: &str) -> Vec<RequestId> {
+    state.queued().filter(|(_, request)| request.submitted_by == user).map(|(id, _)| id).collect()
+}
+
+/// What ends of the requests that `user` submitted, with any treatment other than to finish.
+pub(crate) fn effects_of(state: &State, user: &str) -> RevocationEffects {
+    let leases = leases_of(state, user).map(|(_, lease)| lease).filter(|lease| !joins(lease));
+    RevocationEffects::of(Vec::new(), leases, waiting_of(state, user).len())
+}
+
+/// Whether a lease is to add members to a running gang. It ends when the gang does.
+fn joins(lease: &Lease) -> bool {
+    lease.joins && lease.state.is_held()
+}
+
+impl Transition<'_> {
+    /// Cancels the waiting requests of a user, and drains or stops the leases of the others, which end with them.
+    pub(crate) fn treat_requests_of(&mut self, user: &str, treatment: LeaseTreatment) {
+        if treatment == LeaseTreatment::Finish {
+            return;
+        }
+        let waiting = waiting_of(self.state(), user);
+        self.cancel_waiting(&waiting, &ReclaimReason::UserRevoked.to_string());
+        let leases: Vec<LeaseId> = leases_of(self.state(), user).map(|(id, _)| id).collect();
+        leases.into_iter().for_each(|id| self.treat_own_lease(id, treatment));
+    }
+
+    fn treat_own_lease(&mut self, id: LeaseId, treatment: LeaseTreatment) {
+        let reason = ReclaimReason::UserRevoked;
+        let Some(lease) = self.state().leases.get(&id) else { return };
+        match (lease.state, treatment) {
+            (LeaseState::Ending | LeaseState::Ended, _) => {}
+            _ if joins(lease) && treatment == LeaseTreatment::Drain => {}
+            (LeaseState::Active | LeaseState::Suspect, LeaseTreatment::Drain) => {
+                let (grace, since) = (notice(self.state(), lease, &reason), self.now());
+                self.change_lease(id, |lease| {
+                    lease.state = LeaseState::Reclaiming;
+                    lease.message = format!("reclaimed: {reason}");
+                    lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
+                });
+            }
+            (LeaseState::Reclaiming, LeaseTreatment::Drain) => self.change_lease(id, |lease| {
+                // Its notice has begun, and its request does not move any more.
+                lease.message = format!("reclaimed: {reason}");
+                lease.reclaim.iter_mut().for_each(|reclaim| reclaim.reason = ReclaimReason::UserRevoked);
+            }),
+            _ => self.end_lease(id, reason.ends_at_once(), &reason.to_string()),
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Requests and leases of a revoked user.
+
+use comity_core::command::{Expire, RevokeUser};
+use comity_core::demand::Share;
+use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
+use comity_core::{Command, ReplyBody};
+use comity_types::{EndReason, LeaseState, RequestState};
+
+use super::federation::{Federation, spec};
+use super::revocations::{evict, lent};
+
+/// Revokes alice and treats her leases.
+fn revoke_alice(federation: &mut Federation, leases: LeaseTreatment) -> UserRevocationEffects {
+    let command = RevokeUser { user: "alice".to_owned(), allow_unknown: false, leases: Some(leases) };
+    match federation.ok(Command::RevokeUser(command)).reply {
+        Ok(ReplyBody::UserRevoked(effects)) => effects,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn requests_of_a_revoked_user_end_as_asked() {
+    let own = |leases, requests| Some(RevocationEffects { leases, requests, ..RevocationEffects::default() });
+    let (mut federation, request, lease, _) = lent();
+    let waiting = federation.submit(spec(64, Share::Whole, "big"));
+    let state = |federation: &Federation, id| federation.state.requests[&id].state;
+    let done = revoke_alice(&mut federation, LeaseTreatment::Finish);
+    assert_eq!((done.leases, done.own), (1, None));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Active, "it is the tenant's");
+    assert_eq!(state(&federation, waiting), RequestState::Queued);
+
+    let done = revoke_alice(&mut federation, LeaseTreatment::Drain);
+    assert_eq!((done.leases, done.own), (0, own(1, 1)));
+    assert_eq!(state(&federation, waiting), RequestState::Cancelled);
+    let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Reclaiming);
+    assert!(reclaim.deadline == reclaim.since.after(reclaim.grace) && reclaim.grace.0 > 0, "{reclaim:?}");
+    // Nobody spares it, and its request does not move.
+    assert!(comity_core::feasibility::spared(&federation.state).is_empty());
+    assert!(federation.place().is_empty());
+    federation.now = reclaim.deadline.0;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::Cancelled));
+    assert_eq!(state(&federation, request), RequestState::Cancelled);
+    assert!(federation.place().is_empty());
+
+    let (mut federation, request, lease, _) = lent();
+    let done = revoke_alice(&mut federation, LeaseTreatment::Stop);
+    assert_eq!((done.leases, done.own), (0, own(1, 0)));
+    let held = &federation.state.leases[&lease];
+    assert_eq!((held.state, held.end_reason), (LeaseState::Ending, Some(EndReason::Cancelled)));
+    assert!(held.message.contains("was revoked"), "{}", held.message);
+    assert_eq!(state(&federation, request), RequestState::Cancelled);
+}
+
+#[test]
+fn a_lease_under_reclaim_does_not_move_once_its_user_is_drained() {
+    let (mut federation, request, lease, _) = lent();
+    federation.ok(evict("north", LeaseTreatment::Drain));
+    let deadline = federation.state.leases[&lease].reclaim.as_ref().unwrap().deadline;
+    let moving = federation.place();
+    let done = revoke_alice(&mut federation, LeaseTreatment::Drain);
+    assert_eq!(done.own.map(|own| (own.leases, own.starting)), Some((1, 1)));
+    assert_eq!(federation.state.leases[&moving[0]].state, LeaseState::Ending);
+    let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
+    assert_eq!(reclaim.deadline, deadline, "its notice goes on");
+    assert!(federation.place().is_empty());
+    federation.now = deadline.0;
+    federation.ok(Command::Expire(Expire {}));
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::Cancelled));
+    assert_eq!(federation.state.requests[&request].state, RequestState::Cancelled);
+}
+
+#[test]
+fn requests_of_others_survive_the_revocation_of_a_user() {
+    let (mut federation, _, lease, _) = lent();
+    let command = RevokeUser { user: "bob".to_owned(), allow_unknown: true, leases: Some(LeaseTreatment::Stop) };
+    federation.ok(Command::RevokeUser(command));
+    assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
+}

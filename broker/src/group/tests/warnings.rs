@@ -1,0 +1,65 @@
+//! What brokers in these tests log as warnings and errors.
+
+use std::fmt::{Debug, Write as _};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use tracing::field::{Field, Visit};
+use tracing::level_filters::LevelFilter;
+use tracing::span::{Attributes, Id, Record};
+use tracing::subscriber::set_global_default;
+use tracing::{Event, Level, Metadata, Subscriber};
+
+static LINES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn lines() -> MutexGuard<'static, Vec<String>> {
+    LINES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps them from now on, for all tests of the process.
+pub(super) fn keep() {
+    static KEPT: Once = Once::new();
+    KEPT.call_once(|| set_global_default(Keeper).expect("no other test listens"));
+}
+
+/// Those that have both texts.
+pub(super) fn with(one: &str, other: &str) -> Vec<String> {
+    lines().iter().filter(|line| line.contains(one) && line.contains(other)).cloned().collect()
+}
+
+struct Keeper;
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, "{field}={value:?} ").expect("a string");
+    }
+}
+
+impl Subscriber for Keeper {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::WARN
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        Some(LevelFilter::WARN)
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        lines().push(line.0);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
