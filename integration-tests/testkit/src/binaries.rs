@@ -229,7 +229,7 @@ impl Binaries {
     }
 
     /// As [`Binaries::ensure`] for [`Needs::RealNodes`], and the programs of Calico. The first time, that takes some
-    /// four minutes more.
+    /// two minutes more.
     ///
     /// # Errors
     ///

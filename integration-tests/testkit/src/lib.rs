@@ -36,9 +36,9 @@
 //! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together with the go.mod
 //! and go.sum files that pin every version: `KUBEBUILDER_ASSETS`, else a cache, else the official download, else built
 //! from the Go modules. The first build takes some ten minutes on two cores, two of them for NVIDIA's programs, which also
-//! need a C compiler, some seven more for CoreDNS, Liqo and an S3 server, and some four for Calico; after that it is a look into the cache.
-//! Liqo's manifests are not in this crate: its Helm chart comes from the same module as its programs and is rendered at
-//! each start.
+//! need a C compiler, some seven more for CoreDNS, Liqo and an S3 server, and two for Calico; after that it is a look
+//! into the cache. Liqo's manifests are not in this crate: its Helm chart comes from the same module as its programs and
+//! is rendered at each start.
 //!
 //! # How nothing is left behind
 //!

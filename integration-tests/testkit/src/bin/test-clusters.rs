@@ -132,7 +132,17 @@ async fn main() -> anyhow::Result<()> {
             interrupted().await?;
             cluster.stop().await?;
         }
-        Kind::Real { gpus, second_donor_gpus, origin_gpus, origin_nodes, donor_nodes, dns, liqo, calico, node_grace } => {
+        Kind::Real {
+            gpus,
+            second_donor_gpus,
+            origin_gpus,
+            origin_nodes,
+            donor_nodes,
+            dns,
+            liqo,
+            calico,
+            node_grace,
+        } => {
             let binaries = match (calico, dns || liqo) {
                 (true, _) => Binaries::with_calico().await?,
                 (false, true) => Binaries::ensure(Needs::Liqo).await?,
