@@ -22,8 +22,9 @@ use crate::two_classes::TenantLease;
 
 const ORIGIN: &str = "polytech-campus";
 const DONOR: &str = "ncc-main";
-/// The donor closes its nodes' network, whose addresses count as public, and opens a private one.
-const SHARING: &str = "sharing:\n  egress:\n    allow: [192.168.88.0/24]\n    deny: [203.0.113.0/24]\n";
+/// The donor closes its nodes' network, whose addresses count as public, and opens a private one. There is no registry.
+const SHARING: &str =
+    "sharing:\n  alwaysPullImages: false\n  egress:\n    allow: [192.168.88.0/24]\n    deny: [203.0.113.0/24]\n";
 /// Addresses of a server outside: the metadata service of a cloud, a private one, a private one that is open, a public one.
 const OUTSIDE: [&str; 4] = ["169.254.169.254", "192.168.77.1", "192.168.88.1", "192.0.2.80"];
 /// Removes the packet filters of Felix, which writes them with iptables over nftables. Those of kube-proxy stay.
@@ -38,7 +39,7 @@ async fn guests_are_confined_where_calico_enforces_network_policies_and_its_fail
     }
     let binaries = Binaries::with_calico().await.unwrap();
     let config =
-        RealClustersConfig { donor_gpus: 1, donor_nodes: 2, donor_cni: Cni::Calico, ..RealClustersConfig::default() };
+        RealClustersConfig { donor_gpus: 2, donor_nodes: 2, donor_cni: Cni::Calico, ..RealClustersConfig::default() };
     let clusters = Arc::new(RealClusters::start(&binaries, config).await.unwrap());
     let donor = &clusters.donor;
     let federation = federation_of(&clusters).await;
@@ -59,8 +60,10 @@ async fn guests_are_confined_where_calico_enforces_network_policies_and_its_fail
         get_as_donor(donor, url).await.or_logs(&federation);
     }
     places.confine(&lease).await.or_logs(&federation);
-    let from_outside = get_as_donor(donor, &places.guest).await;
-    assert!(from_outside.is_err(), "a pod of the donor reaches the guest: {from_outside:?}");
+    let from_outside = places.lease.iter().map(|url| get_as_donor(donor, url));
+    for answer in futures::future::join_all(from_outside).await {
+        assert!(answer.is_err(), "a pod of the donor reaches one of the lease: {answer:?}");
+    }
     said("the guest reaches its neighbour, DNS, a public and an allowed address, and nothing that its policy closes");
 
     let node = number_of_node(donor, &lease).await.or_logs(&federation);
@@ -130,12 +133,12 @@ async fn serve_outside(clusters: &RealClusters, probe: &Path) -> Result<tokio::p
     server.spawn().context("the server does not start")
 }
 
-/// What a guest may reach, and what it may not, as URLs that answer.
+/// What a guest may reach, and what it may not, as URLs. A pod of the donor reaches all but those of the lease.
 struct Places {
     open: Vec<String>,
     closed: Vec<String>,
-    /// The guest's own.
-    guest: String,
+    /// Those of the lease: the guest's own, and its neighbour's.
+    lease: [String; 2],
 }
 
 impl Places {
@@ -164,15 +167,15 @@ impl Places {
         let service = format!("http://{}:443/", donor.kubectl(&["get", "svc", "kubernetes", "-o", CLUSTER_IP]).await?);
         let guest = at(&address(&lease.namespace, "probe").await?);
         Ok(Self {
-            open: vec![neighbour, dns, allowed, public],
+            open: vec![dns, allowed, public],
             closed: vec![metadata, private, own, kubelet, service],
-            guest,
+            lease: [guest, neighbour],
         })
     }
 
     /// Whether the guest reaches what is open, and nothing that is closed.
     async fn confine(&self, lease: &TenantLease) -> Result<()> {
-        for url in &self.open {
+        for url in self.open.iter().chain(&self.lease) {
             get_as_guest(lease, url).await.with_context(|| format!("{url} is closed to the guest"))?;
         }
         // Each takes until its timeout: all at once.
