@@ -49,6 +49,8 @@ mod manifests;
 mod mig_box;
 #[path = "scenarios/near.rs"]
 mod near;
+#[path = "scenarios/kubernetes/network_policies.rs"]
+mod network_policies;
 #[path = "scenarios/kubernetes/nodes.rs"]
 mod nodes;
 #[path = "scenarios/kubernetes/pods.rs"]

@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 51] = [
+const MODULES: [(&str, &str); 54] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -60,6 +60,9 @@ const MODULES: [(&str, &str); 51] = [
     ("versitygw/go.mod", include_str!("../go/versitygw/go.mod")),
     ("versitygw/go.sum", include_str!("../go/versitygw/go.sum")),
     ("versitygw/tools.go", include_str!("../go/versitygw/tools.go")),
+    ("calico/go.mod", include_str!("../go/calico/go.mod")),
+    ("calico/go.sum", include_str!("../go/calico/go.sum")),
+    ("calico/tools.go", include_str!("../go/calico/tools.go")),
     ("wireguard/go.mod", include_str!("../go/wireguard/go.mod")),
     ("wireguard/go.sum", include_str!("../go/wireguard/go.sum")),
     ("wireguard/tools.go", include_str!("../go/wireguard/tools.go")),
@@ -222,11 +225,28 @@ impl Binaries {
     ///
     /// As [`Binaries::ensure`].
     pub async fn with_liqo(needs: Needs, liqo: LiqoVersion) -> Result<Self, BinariesError> {
+        Self::get(&needs.options(liqo), needs.programs(liqo)).await
+    }
+
+    /// As [`Binaries::ensure`] for [`Needs::RealNodes`], and the programs of Calico. The first time, that takes some
+    /// two minutes more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binaries::ensure`].
+    pub async fn with_calico() -> Result<Self, BinariesError> {
+        let real_nodes = Needs::RealNodes.programs(LiqoVersion::default());
+        let programs = real_nodes.into_iter().chain(CALICO.map(str::to_owned));
+        Self::get(&["--calico"], programs.collect()).await
+    }
+
+    /// Runs the script with `options`, after which there are `programs`.
+    async fn get(options: &[&str], programs: Vec<String>) -> Result<Self, BinariesError> {
         let cache = cache_folder().ok_or(BinariesError::NoCache)?;
         let modules = unpack(&cache).map_err(|source| BinariesError::Run { path: cache.clone(), source })?;
         let script = modules.join("kubernetes-binaries");
         let mut command = Command::new("bash");
-        command.arg(&script).arg("--modules").arg(&modules).args(needs.options(liqo));
+        command.arg(&script).arg("--modules").arg(&modules).args(options);
         let output = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -239,7 +259,7 @@ impl Binaries {
             return Err(BinariesError::Failed(output.status));
         }
         let binaries = Self { folder: PathBuf::from(String::from_utf8_lossy(&output.stdout).trim()), cache };
-        for program in needs.programs(liqo) {
+        for program in programs {
             if !binaries.folder.join(&program).exists() {
                 return Err(BinariesError::Missing { program, folder: binaries.folder });
             }
@@ -274,6 +294,8 @@ const NVIDIA: [&str; 4] =
 const BESIDE_LIQO: [&str; 3] = ["coredns", "render-chart", "versitygw"];
 /// Programs and chart of each version of Liqo.
 const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];
+/// Calico's programs, and the kinds of their objects.
+const CALICO: [&str; 3] = ["calico-felix", "calico-cni", "calico-crds.yaml"];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 
 fn cache_folder() -> Option<PathBuf> {
@@ -365,6 +387,7 @@ mod tests {
             "liqo-1.1.2",
             "liqo-1.0.3",
             "versitygw",
+            "calico",
             "wireguard",
         ] {
             let sums = MODULES.iter().find(|(path, _)| *path == format!("{module}/go.sum")).unwrap().1;

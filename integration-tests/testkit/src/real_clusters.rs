@@ -13,9 +13,11 @@
 //! Nodes with GPUs run NVIDIA's device plugin and GPU Feature Discovery over a stand-in for the library of NVIDIA's
 //! driver ([`GpuBox`]). Containers get device nodes, behind which there is nothing.
 //!
-//! The CNI plugin here is a plain bridge, which does not enforce NetworkPolicy.
+//! The CNI plugin is a plain bridge, which enforces no NetworkPolicies, or the donor's is Calico, which does
+//! ([`RealClustersConfig::donor_cni`]).
 
 mod cluster;
+mod cni;
 mod faults;
 mod gpu_box;
 mod gpu_changes;
@@ -42,6 +44,7 @@ use node_files::{DONOR, MAX_NODES, NodeSettings, ORIGIN, SECOND_DONOR};
 use supervisor::Supervisor;
 
 pub use cluster::RealCluster;
+pub use cni::Cni;
 pub use faults::Line;
 pub use gpu_box::{Board, GpuBox, MigStrategy, SharedName};
 pub use liqo::{LIQO_NAMESPACE, LimitsEnforcement, LiqoCluster, LiqoConfig};
@@ -71,6 +74,9 @@ pub struct RealClustersConfig {
     pub origin_nodes: u32,
     /// Nodes of the donor, 1 to 3; the first has the control plane.
     pub donor_nodes: u32,
+    /// What connects the donor's pods. [`Cni::Calico`] needs the programs of
+    /// [`Binaries::with_calico`](crate::Binaries::with_calico).
+    pub donor_cni: Cni,
     /// Whether Node objects name the networks of their pods (`spec.podCIDRs`).
     pub names_pod_networks: bool,
     /// Whether pods of both clusters have the same addresses, those of the origin.
@@ -88,8 +94,8 @@ pub struct RealClustersConfig {
 }
 
 impl Default for RealClustersConfig {
-    /// One node each, no GPU for the origin, four for the donor, no second donor, neither DNS nor Liqo, 20 s of silence
-    /// at the origin and 50 s at donors, five minutes.
+    /// One node each, no GPU for the origin, four for the donor, no second donor, bridges, neither DNS nor Liqo, 20 s of
+    /// silence at the origin and 50 s at donors, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,
@@ -98,6 +104,7 @@ impl Default for RealClustersConfig {
             donor_dra_gpus: 0,
             origin_nodes: 1,
             donor_nodes: 1,
+            donor_cni: Cni::Bridge,
             names_pod_networks: false,
             pods_overlap: false,
             dns: false,
@@ -203,7 +210,7 @@ impl RealClusters {
     ///
     /// [`RealClustersError::Missing`] when the machine cannot run them; otherwise with the end of the log that matters.
     pub async fn start(binaries: &Binaries, config: RealClustersConfig) -> Result<Self, RealClustersError> {
-        let missing = Self::missing();
+        let missing = [Self::missing(), config.donor_cni.missing()].concat();
         if !missing.is_empty() {
             return Err(RealClustersError::Missing(missing));
         }
@@ -226,6 +233,7 @@ impl RealClusters {
         let pods = if config.pods_overlap { ORIGIN } else { DONOR };
         let donor = NodeSettings {
             dra_gpus: config.donor_dra_gpus,
+            cni: config.donor_cni,
             pod_network: pods.pod_network,
             pod_networks: pods.pod_networks,
             ..DONOR
@@ -337,6 +345,9 @@ fn prepare(
     write(dir.join("settings"), &settings)?;
     for (place, node) in nodes {
         node_files::write(dir, node, cni)?;
+        if node.cni == Cni::Calico {
+            cni::add_calico(dir, node, cni, binaries)?;
+        }
         let dir = dir.join(node.name);
         if let Some(liqo) = &config.liqo
             && let Some(cluster) = liqo.at(*place)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use comity_testkit::{
-    Binaries, ControlPlane, ControlPlaneConfig, Line, LiqoConfig, Needs, RealClusters, RealClustersConfig,
+    Binaries, Cni, ControlPlane, ControlPlaneConfig, Line, LiqoConfig, Needs, RealClusters, RealClustersConfig,
     SimulatedNode,
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -65,6 +65,9 @@ enum Kind {
         /// Run CoreDNS and Liqo in all clusters.
         #[arg(long)]
         liqo: bool,
+        /// Connect the donor's pods by Calico, which enforces NetworkPolicies.
+        #[arg(long, conflicts_with_all = ["dns", "liqo"])]
+        calico: bool,
         /// Seconds of silence after which a node of the origin is not ready.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=3_600))]
         node_grace: u64,
@@ -129,14 +132,29 @@ async fn main() -> anyhow::Result<()> {
             interrupted().await?;
             cluster.stop().await?;
         }
-        Kind::Real { gpus, second_donor_gpus, origin_gpus, origin_nodes, donor_nodes, dns, liqo, node_grace } => {
-            let binaries = Binaries::ensure(if dns || liqo { Needs::Liqo } else { Needs::RealNodes }).await?;
+        Kind::Real {
+            gpus,
+            second_donor_gpus,
+            origin_gpus,
+            origin_nodes,
+            donor_nodes,
+            dns,
+            liqo,
+            calico,
+            node_grace,
+        } => {
+            let binaries = match (calico, dns || liqo) {
+                (true, _) => Binaries::with_calico().await?,
+                (false, true) => Binaries::ensure(Needs::Liqo).await?,
+                (false, false) => Binaries::ensure(Needs::RealNodes).await?,
+            };
             let config = RealClustersConfig {
                 donor_gpus: gpus,
                 second_donor_gpus,
                 origin_gpus,
                 origin_nodes,
                 donor_nodes,
+                donor_cni: if calico { Cni::Calico } else { Cni::Bridge },
                 dns: dns || liqo,
                 liqo: liqo.then(LiqoConfig::default),
                 origin_node_grace: Duration::from_secs(node_grace),

@@ -260,24 +260,42 @@ impl RealCluster {
             .map_err(RealClustersError::MetricsServer)
     }
 
-    /// Sends a daemon of the node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`, `kube-scheduler`,
-    /// `containerd`, `kubelet`, `kube-proxy`, `nvidia-device-plugin`, `gpu-feature-discovery` or `dra-driver`; `KILL`,
-    /// `STOP`, `CONT`.
+    /// Sends a daemon of the first node a signal: `etcd`, `kube-apiserver`, `kube-controller-manager`,
+    /// `kube-scheduler`, `containerd`, `kubelet`, `kube-proxy`, `felix`, `nvidia-device-plugin`, `gpu-feature-discovery`
+    /// or `dra-driver`; `KILL`, `STOP`, `CONT`.
     ///
     /// # Errors
     ///
     /// When there is no such daemon.
     pub async fn signal(&self, daemon: &str, signal: &str) -> Result<(), RealClustersError> {
-        self.script("signal", &[self.name(), daemon, signal]).await
+        self.signal_in_nth_node(1, daemon, signal).await
     }
 
-    /// Restarts a killed daemon with the same arguments.
+    /// Sends a daemon of the N-th node, from 1, a signal, as [`RealCluster::signal`] does on the first.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such daemon.
+    pub async fn signal_in_nth_node(&self, node: u32, daemon: &str, signal: &str) -> Result<(), RealClustersError> {
+        self.script("signal", &[&self.settings.folder(node), daemon, signal]).await
+    }
+
+    /// Restarts a killed daemon of the first node with the same arguments.
     ///
     /// # Errors
     ///
     /// When there is no such daemon.
     pub async fn start_daemon(&self, daemon: &str) -> Result<(), RealClustersError> {
-        self.script("start", &[self.name(), daemon]).await
+        self.start_daemon_in_nth_node(1, daemon).await
+    }
+
+    /// Restarts a killed daemon of the N-th node, from 1, with the same arguments.
+    ///
+    /// # Errors
+    ///
+    /// When there is no such daemon.
+    pub async fn start_daemon_in_nth_node(&self, node: u32, daemon: &str) -> Result<(), RealClustersError> {
+        self.script("start", &[&self.settings.folder(node), daemon]).await
     }
 
     /// Waits until its API server is ready, two minutes at most.

@@ -36,13 +36,7 @@ pub(super) fn missing() -> Vec<String> {
     if !fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
         missing.push("root (run it as root)".to_owned());
     }
-    let absent: Vec<&str> = SYSTEM_PROGRAMS
-        .into_iter()
-        .filter(|program| !PROGRAM_FOLDERS.iter().any(|folder| Path::new(folder).join(program).exists()))
-        .collect();
-    if !absent.is_empty() {
-        missing.push(format!("the programs {} (scripts/system-packages installs them)", absent.join(", ")));
-    }
+    missing.extend(missing_programs(&SYSTEM_PROGRAMS));
     if cni_folder().is_none() {
         missing.push("the CNI plugins (scripts/system-packages installs them)".to_owned());
     }
@@ -50,6 +44,13 @@ pub(super) fn missing() -> Vec<String> {
         missing.push("leave to make namespaces and mounts (in a container: --privileged)".to_owned());
     }
     missing
+}
+
+/// Those programs of the system that are missing, with the remedy.
+pub(super) fn missing_programs(programs: &[&str]) -> Option<String> {
+    let is_there = |program: &str| PROGRAM_FOLDERS.iter().any(|folder| Path::new(folder).join(program).exists());
+    let absent: Vec<&str> = programs.iter().copied().filter(|program| !is_there(program)).collect();
+    (!absent.is_empty()).then(|| format!("the programs {} (scripts/system-packages installs them)", absent.join(", ")))
 }
 
 /// Tries it, in a namespace that ends with the attempt.

@@ -4,6 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
+use super::cni::Cni;
 use super::gpu_box::{Board, GpuBox};
 use super::{DNS_IMAGE, PAUSE_IMAGE, RealClustersError};
 use crate::kubeconfig;
@@ -36,6 +37,7 @@ pub(super) struct NodeSettings {
     pub(super) dra_gpus: u32,
     /// Number of nodes.
     pub(super) nodes: u32,
+    pub(super) cni: Cni,
     /// Whether the Node objects name their pods' networks.
     pub(super) names_pod_networks: bool,
     /// Whether DNS runs, on the first node.
@@ -56,6 +58,7 @@ pub(super) const ORIGIN: NodeSettings = NodeSettings {
     gpus: 0,
     dra_gpus: 0,
     nodes: 1,
+    cni: Cni::Bridge,
     names_pod_networks: false,
     dns: false,
     node_grace: 50,
@@ -132,8 +135,8 @@ pub(super) fn write(root: &Path, cluster: &NodeSettings, cni_folder: &str) -> Re
         node_certificate(&dir, cluster, number, &authority)?;
         let mut files = vec![
             ("node.env", node_env(cluster, number)),
-            ("containerd.toml", containerd(cni_folder)),
-            ("cni.conflist", cni(cluster, number)),
+            ("containerd.toml", containerd(&cluster.cni.plugins(&dir, cni_folder))),
+            ("cni.conflist", cluster.cni.conflist(root, cluster, number)),
             ("kubelet.yaml", kubelet(cluster, number, &pki)),
             ("kube-proxy.yaml", kube_proxy(cluster, number, &pki)),
         ];
@@ -203,6 +206,7 @@ fn node_env(node: &NodeSettings, number: u32) -> String {
         ("NODES_OF_CLUSTER", node.nodes.to_string()),
         ("NEIGHBOURS", neighbours.join(" ")),
         ("NODE_GRACE", format!("{}s", node.node_grace)),
+        ("CNI", node.cni.name().to_owned()),
         ("GPUS", node.gpus.to_string()),
         ("DRA_GPUS", node.dra_gpus.to_string()),
     ];
@@ -235,17 +239,6 @@ state = "/run/containerd"
     bin_dir = "{cni_folder}"
     conf_dir = "/run/cni/net.d"
 "#
-    )
-}
-
-fn cni(node: &NodeSettings, number: u32) -> String {
-    format!(
-        r#"{{"cniVersion": "0.4.0", "name": "comity", "plugins": [
- {{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": false,
-  "ipam": {{"type": "host-local", "ranges": [[{{"subnet": "{}"}}]], "dataDir": "/run/cni/ipam"}}}},
- {{"type": "portmap", "capabilities": {{"portMappings": true}}}}]}}
-"#,
-        node.pods_of(number)
     )
 }
 

@@ -119,7 +119,7 @@ pub(crate) async fn network_policies_are_needed(
 }
 
 /// Waits until every node of the cluster lends, or none.
-async fn all_lend(federation: &Federation, donor: &RealCluster, cluster: &str, expected: bool) {
+pub(crate) async fn all_lend(federation: &Federation, donor: &RealCluster, cluster: &str, expected: bool) {
     until(&format!("all nodes to lend: {expected}"), PATIENCE, async || {
         let offer = federation.comity_as("admin", &["offers", cluster]).await?;
         let nodes = offer["nodeDetails"].as_array().cloned().unwrap_or_default();
@@ -132,7 +132,7 @@ async fn all_lend(federation: &Federation, donor: &RealCluster, cluster: &str, e
 }
 
 /// Number of canaries of a role that ended with an exit code.
-async fn ended_with(donor: &RealCluster, role: &str, exit_code: i32) -> Result<u32> {
+pub(crate) async fn ended_with(donor: &RealCluster, role: &str, exit_code: i32) -> Result<u32> {
     let is_one = |pod: &&Value| {
         let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
         pod["metadata"]["labels"]["comity.dev/canary"] == role && ended["exitCode"] == exit_code
@@ -178,7 +178,7 @@ async fn offered(on: &GpuNode<'_>) -> Result<Value> {
 }
 
 /// What the events on a node say that have this reason.
-async fn reasons(donor: &RealCluster, reason: &str, node: &str) -> Result<String> {
+pub(crate) async fn reasons(donor: &RealCluster, reason: &str, node: &str) -> Result<String> {
     let of = format!("reason={reason},involvedObject.name={node}");
     Ok(donor.kubectl(&["get", "events", "-A", "--field-selector", &of, "-o", "jsonpath={.items[*].message}"]).await?)
 }

@@ -1,0 +1,126 @@
+//! What connects the pods of a cluster: a plain bridge, or Calico.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use super::node_files::NodeSettings;
+use super::{RealClustersError, machine};
+use crate::binaries::Binaries;
+
+/// Programs of the system that Felix runs.
+const PROGRAMS_OF_FELIX: [&str; 4] = ["ipset", "conntrack", "iptables-nft-save", "iptables-nft-restore"];
+/// The record that lets the CNI plugin start, which the program `calico-node` would write.
+const DATASTORE_READY: &str = r#"{"apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation",
+ "metadata": {"name": "default"}, "spec": {"datastoreReady": true}}
+"#;
+
+/// The network plugin of a cluster.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cni {
+    /// The bridge plugin, which enforces no NetworkPolicies.
+    #[default]
+    Bridge,
+    /// Calico's plugin, and on each node Felix (the daemon `felix`), which enforces NetworkPolicies by packet filters.
+    /// Addresses come from the plugin host-local and routes between nodes are fixed, as with the bridge: BGP, overlays
+    /// and Typha do not run.
+    Calico,
+}
+
+impl Cni {
+    /// Missing requirements of this machine, each with its remedy, beside those of
+    /// [`RealClusters::missing`](super::RealClusters::missing).
+    #[must_use]
+    pub fn missing(self) -> Vec<String> {
+        match self {
+            Self::Bridge => Vec::new(),
+            Self::Calico => machine::missing_programs(&PROGRAMS_OF_FELIX).into_iter().collect(),
+        }
+    }
+
+    /// Its name for the script `real-clusters`.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Bridge => "bridge",
+            Self::Calico => "calico",
+        }
+    }
+
+    /// The folder in which containerd finds the plugins of the node with the files in `dir`; `system` is the
+    /// distribution's.
+    pub(super) fn plugins(self, dir: &Path, system: &str) -> String {
+        match self {
+            Self::Bridge => system.to_owned(),
+            Self::Calico => dir.join("cni").display().to_string(),
+        }
+    }
+
+    /// The plugins' configuration for a node; `root` has the folders of all nodes.
+    pub(super) fn conflist(self, root: &Path, cluster: &NodeSettings, number: u32) -> String {
+        let subnet = cluster.pods_of(number);
+        let ipam =
+            format!(r#"{{"type": "host-local", "ranges": [[{{"subnet": "{subnet}"}}]], "dataDir": "/run/cni/ipam"}}"#);
+        let first = match self {
+            Self::Bridge => format!(
+                r#"{{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": false,
+  "ipam": {ipam}}}"#
+            ),
+            Self::Calico => format!(
+                r#"{{"type": "calico", "datastore_type": "kubernetes", "nodename": "{}", "nodename_file_optional": true,
+  "mtu": 1500, "log_level": "info", "log_file_path": "{}", "policy": {{"type": "k8s"}},
+  "kubernetes": {{"kubeconfig": "{}"}}, "ipam": {ipam}}}"#,
+                cluster.node_name(number),
+                root.join(cluster.folder(number)).join("log/cni.log").display(),
+                root.join(cluster.name).join("admin.kubeconfig").display(),
+            ),
+        };
+        format!(
+            r#"{{"cniVersion": "0.4.0", "name": "comity", "plugins": [
+ {first},
+ {{"type": "portmap", "capabilities": {{"portMappings": true}}}}]}}
+"#
+        )
+    }
+}
+
+/// Adds to the folders of a cluster's nodes what Calico needs: its objects, and a folder of plugins.
+pub(super) fn add_calico(
+    root: &Path,
+    cluster: &NodeSettings,
+    system: &str,
+    binaries: &Binaries,
+) -> Result<(), RealClustersError> {
+    let io = |path: PathBuf| move |source| RealClustersError::Io { path, source };
+    for number in 1..=cluster.nodes {
+        let folder = root.join(cluster.folder(number)).join("cni");
+        fs::create_dir_all(&folder).map_err(io(folder.clone()))?;
+        // The plugin does what its own name says.
+        let own = [("calico", binaries.program("calico-cni"))];
+        let systems = ["loopback", "host-local", "portmap"].map(|name| (name, Path::new(system).join(name)));
+        for (name, program) in own.into_iter().chain(systems) {
+            let link = folder.join(name);
+            symlink(program, &link).map_err(io(link))?;
+        }
+    }
+    let path = root.join(cluster.name).join("calico.json");
+    fs::write(&path, DATASTORE_READY).map_err(io(path))
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::super::node_files::DONOR;
+    use super::*;
+
+    #[test]
+    fn each_node_has_its_own_addresses() {
+        for (cni, plugin) in [(Cni::Bridge, "bridge"), (Cni::Calico, "calico")] {
+            let text = cni.conflist(Path::new("/clusters"), &DONOR, 2);
+            let conflist: serde_json::Value = serde_json::from_str(&text).unwrap();
+            let first = &conflist["plugins"][0];
+            assert_eq!(first["type"], plugin);
+            assert_eq!(first["ipam"]["ranges"][0][0]["subnet"], "10.220.1.0/24");
+            assert_eq!(conflist["plugins"][1]["type"], "portmap");
+        }
+    }
+}
