@@ -45,7 +45,8 @@ pub(crate) enum Event {
     Evict { which: u8, leases: u8 },
     Suspend { which: u8, leases: u8 },
     Resume(u8),
-    RevokeUser,
+    /// Alice, and what happens to the leases of her requests: one of [`TREATMENTS`].
+    RevokeUser(Option<u8>),
     Invite(u8),
     Join(u8),
     BeginTerm(u64),
@@ -81,7 +82,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => (0..3_u8, 0..3_u8).prop_map(|(which, leases)| Event::Evict { which, leases }),
         1 => (0..2_u8, 0..3_u8).prop_map(|(which, leases)| Event::Suspend { which, leases }),
         1 => (0..2_u8).prop_map(Event::Resume),
-        1 => Just(Event::RevokeUser),
+        1 => prop::option::of(0..3_u8).prop_map(Event::RevokeUser),
         1 => (0..3_u8).prop_map(Event::Invite),
         2 => (0..3_u8).prop_map(Event::Join),
         1 => prop_oneof![Just(0), 0..900_000_u64].prop_map(Event::BeginTerm),
@@ -250,9 +251,11 @@ fn command_for(state: &State, event: &Event) -> Command {
             leases: TREATMENTS[usize::from(*leases)],
         }),
         Event::Resume(which) => Command::ResumeInstitution(ResumeInstitution { institution: institution(*which) }),
-        Event::RevokeUser => {
-            Command::RevokeUser(RevokeUser { user: "alice".to_owned(), allow_unknown: true, leases: None })
-        }
+        Event::RevokeUser(leases) => Command::RevokeUser(RevokeUser {
+            user: "alice".to_owned(),
+            allow_unknown: true,
+            leases: leases.map(|leases| TREATMENTS[usize::from(leases)]),
+        }),
         Event::Invite(which) => Command::InviteCluster(InviteCluster {
             cluster: cluster(CLUSTERS[usize::from(*which)]),
             secret_sha256: format!("{which:0>64}"),
