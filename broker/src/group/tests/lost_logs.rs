@@ -237,7 +237,7 @@ async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
     for commit in 2..=20 {
         changed(&sole.group, commit).await;
     }
-    // The log, and what is noted beside it of how far it reached.
+    // Time to write the log, and the note beside it of how far the log reaches.
     tokio::time::sleep(QUIET).await;
     sole.crash().await;
     std::fs::remove_dir_all(federation.data(1).join("log")).unwrap();
@@ -253,7 +253,7 @@ async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
     assert!(said.contains("comity-broker recover --from") && said.contains("group/lost-N"), "{said}");
     assert_eq!(rolled_back.group.status().await.leader, None);
     rolled_back.crash().await;
-    // As it says: what is left becomes a group again.
+    // What the message says works: the remains become a group again.
     let left = federation.data(1).join("lost-1");
     let (made, address) = (federation.dir.path().join("made"), federation.address(1));
     let recovered = move || found_on(read_copy(&left, 1).unwrap(), &made, 1, address).map(|_| made);
