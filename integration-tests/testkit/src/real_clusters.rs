@@ -13,8 +13,8 @@
 //! Nodes with GPUs run NVIDIA's device plugin and GPU Feature Discovery over a stand-in for the library of NVIDIA's
 //! driver ([`GpuBox`]). Containers get device nodes, behind which there is nothing.
 //!
-//! The CNI plugin is a plain bridge, which enforces no NetworkPolicies, or the donor's is Calico, which does
-//! ([`RealClustersConfig::donor_cni`]).
+//! The CNI plugin is a plain bridge, which enforces no NetworkPolicies. The donor may have Calico instead, which does
+//! enforce them ([`RealClustersConfig::donor_cni`]).
 
 mod cluster;
 mod cni;
@@ -94,8 +94,8 @@ pub struct RealClustersConfig {
 }
 
 impl Default for RealClustersConfig {
-    /// One node each, no GPU for the origin, four for the donor, no second donor, bridges, neither DNS nor Liqo, 20 s of
-    /// silence at the origin and 50 s at donors, five minutes.
+    /// One node each, no GPU for the origin, four for the donor, no second donor, the bridge plugin, neither DNS nor
+    /// Liqo, 20 s of silence at the origin and 50 s at donors, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,
