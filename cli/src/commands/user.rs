@@ -7,7 +7,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::{BrokerChannel, SpiffeId, UserName};
 use serde::Serialize;
 
-use super::institution::revocation::{Treatment, what_ends};
+use super::institution::revocation::{Treatment, listed, what_ends};
 use super::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use super::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
@@ -137,7 +137,7 @@ impl RevokedUser {
             text.push_str(&format!(", and so {are} {open}"));
         }
         if !ends.is_empty() {
-            text.push_str(&format!("; of what {user} submitted, {}", ends.join(", ")));
+            text.push_str(&format!("; of what {user} submitted, {}", listed(ends)));
         }
         if *leases > 0 {
             let stay = counted(*leases, "lease stays", "leases stay");
@@ -336,8 +336,8 @@ mod tests {
         let effects = v1::RevocationEffects { leases: 2, requests: 1, ..v1::RevocationEffects::default() };
         assert_eq!(
             revoked(0, 0, what_ends(OwnLeases::Drain.into(), &effects)).consequence(),
-            "all certificates of alice are void; of what alice submitted, 2 leases end after the donor's notice, 1 waiting \
-             request is cancelled"
+            "all certificates of alice are void; of what alice submitted, 2 leases end after the donor's notice, and 1 \
+             waiting request is cancelled"
         );
     }
 

@@ -50,11 +50,6 @@ pub(super) fn user_dir(home: &Home, user: &str) -> PathBuf {
     home.dir("users").join(user)
 }
 
-/// Identity directory of the maintainer.
-pub(super) fn maintainer_dir(home: &Home) -> PathBuf {
-    user_dir(home, MAINTAINER)
-}
-
 /// Issues a user's certificate, unless there is one that has not ended, and returns its directory. The CA's key is in
 /// this home.
 pub(super) fn issue_user(home: &Home, name: &str) -> Result<PathBuf, Failure> {
@@ -151,7 +146,7 @@ async fn create_group(home: &Home, trust_domain: &str) -> Result<BTreeMap<u64, L
         trust_domain: TrustDomain::new(trust_domain).map_err(|error| start_failure(&error))?,
         settings: Settings { id: 1, members, bootstrap_admins: BTreeSet::new(), hosts: BTreeSet::new() },
         admin: UserName::new(MAINTAINER).map_err(|error| start_failure(&error))?,
-        admin_out: maintainer_dir(home),
+        admin_out: user_dir(home, MAINTAINER),
     };
     provision::init(&init).map_err(|error| start_failure(&error))?;
     for id in 2..=BROKERS {

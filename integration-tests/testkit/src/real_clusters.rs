@@ -67,8 +67,8 @@ pub struct RealClustersConfig {
     pub donor_gpus: u32,
     /// Whole L40S of a second donor, which has one node; 0: there is no second donor.
     pub second_donor_gpus: u32,
-    /// GPUs of each of the donor's nodes that a stand-in for NVIDIA's DRA driver publishes. The cluster has no DeviceClass
-    /// of them: that comes with the driver's chart.
+    /// GPUs of each of the donor's nodes that a stand-in for NVIDIA's DRA driver publishes. The cluster has no
+    /// DeviceClass of them: that comes with the driver's chart.
     pub donor_dra_gpus: u32,
     /// Nodes of the origin, 1 to 3; the first has the control plane.
     pub origin_nodes: u32,

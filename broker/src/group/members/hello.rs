@@ -145,9 +145,9 @@ impl Inner {
                 error!(
                     broker = me, data = %self.config.data.display(),
                     "this broker has lost its log or the end of it, and knows no other broker that could send it. In a \
-                     group of one, put a backup of its data directory back; without one, stop it, move the content of \
-                     the group/lost-N with the highest N to group, and run `comity-broker recover --from DATA`. In a \
-                     larger group, start the others: they find this one"
+                     group of one, put a backup of its data directory back; without one, stop it, run `mv group \
+                     group.lost && mv group.lost/lost-N group` in its data directory, with the highest N, and then \
+                     `comity-broker recover --from DATA`. In a larger group, start the others: they find this one"
                 );
             }
         }

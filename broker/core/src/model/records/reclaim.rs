@@ -1,7 +1,7 @@
 //! Reclaims: why, until when, and how the request continues.
 //!
 //! ```text
-//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost | donor-revoked | …) ─▶ ended
+//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost | donor-/origin-revoked | cancelled) ─▶ ended
 //!    ▲          │  at the deadline, or once the origin reports that its work is saved
 //!    └──────────┘  reclaim cancelled: the reason is gone
 //! ```
