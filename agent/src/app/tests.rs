@@ -79,7 +79,7 @@ impl Federation {
         self.home.path().join("state")
     }
 
-    /// A host with this number of GPUs.
+    /// Writes the inventory of a host with this number of GPUs.
     fn write_inventory(&self, gpus: usize) -> PathBuf {
         let file = self.home.path().join("inventory.yaml");
         let text = format!(
@@ -91,7 +91,7 @@ impl Federation {
         file
     }
 
-    async fn config(&self, token: Option<String>) -> Config {
+    fn config(&self, token: Option<String>) -> Config {
         comity_runtime::atomic_file::create_private_dir(&self.state()).unwrap();
         let loopback = "127.0.0.1:0".parse().unwrap();
         Config {
@@ -112,7 +112,7 @@ impl Federation {
             ..v1::InviteClusterRequest::default()
         };
         let invited = FederationServiceClient::new(self.admin()).invite_cluster(request).await.unwrap().into_inner();
-        let agent = Agent::start(self.config(Some(invited.token)).await).await.unwrap();
+        let agent = Agent::start(self.config(Some(invited.token))).await.unwrap();
         tokio::time::timeout(SOON, agent.connected()).await.unwrap();
         agent
     }
@@ -139,7 +139,7 @@ impl Federation {
     }
 }
 
-/// The store of an agent that was shut down: a task of it may still end.
+/// Opens the store of an agent that was shut down, once the agent's last task has closed it.
 async fn opened(state: &Path) -> Store {
     let open = async {
         loop {
@@ -150,7 +150,7 @@ async fn opened(state: &Path) -> Store {
             }
         }
     };
-    tokio::time::timeout(SOON, open).await.expect("the agent lets its store go")
+    tokio::time::timeout(SOON, open).await.expect("the agent closes its store")
 }
 
 fn gpus(offer: &Offer) -> usize {
@@ -162,7 +162,7 @@ async fn an_offer_behind_one_that_somebody_else_made_is_made_again() {
     let federation = Federation::start().await;
     let agent = federation.join().await;
     let own = federation.offer(|offer| gpus(offer) == 2).await;
-    // With its certificate, on another stream: this agent is told nothing.
+    // As if somebody else used its certificate on another stream: this agent hears nothing of it.
     let generation = own.generation + 1_000;
     let forged =
         AdvertiseOffer { cluster: ClusterId::parse(CLUSTER, "cluster").unwrap(), offer: Offer { generation, ..own } };
@@ -187,7 +187,7 @@ async fn records_of_another_cluster_keep_an_agent_from_starting() {
     let other = Store::open(&federation.state()).unwrap();
     other.bind("spiffe://comity.example/cluster/startup-pc").await.unwrap();
     drop(other);
-    let refused = Agent::start(federation.config(None).await).await.err().expect("its records are another cluster's");
+    let refused = Agent::start(federation.config(None)).await.err().expect("its records are another cluster's");
     assert!(matches!(&refused, AgentError::Store(StoreError::OtherOwner { .. })), "{refused:?}");
     assert!(refused.to_string().contains("cluster/startup-pc"), "{refused}");
     federation.broker.shutdown().await;

@@ -132,7 +132,8 @@ pub(super) fn parse(csv: &str, root: &Path) -> Vec<FoundGpu> {
 }
 
 fn parse_line(line: &str, root: &Path) -> Option<FoundGpu> {
-    // Of these it consists. Others could end a comment or a text of the inventory that is written from it.
+    // nvidia-smi writes nothing else. Other characters could end a comment or a string of the inventory that is written
+    // from this line.
     if !line.chars().all(|letter| letter.is_ascii_graphic() || letter == ' ') {
         return None;
     }

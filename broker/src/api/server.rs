@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 
 use crate::api::http::connection_calls::ConnectionCallsLayer;
+use crate::api::http::request_body::SMALL_BODY_BYTES;
 use crate::api::http::transcode::TranscodeLayer;
 use crate::api::rpc::explain_failure::ExplainFailureLayer;
 use crate::api::rpc::message_limit::MessageLimitLayer;
@@ -106,11 +107,12 @@ pub async fn serve_clients(
         .layer(PeerLimitLayer::new(Arc::clone(&context.clock), kernel_thread_time))
         .layer(ExplainFailureLayer)
         .layer(MessageLimitLayer::default())
-        .add_service(health_service)
+        // Messages of health checks and reflection are names. `MessageLimitLayer` knows neither.
+        .add_service(health_service.max_decoding_message_size(SMALL_BODY_BYTES))
         // The descriptors are this crate's own, so they are valid; without them only reflection is missing.
-        .add_optional_service(reflected().build_v1().ok())
+        .add_optional_service(reflected().build_v1().ok().map(|it| it.max_decoding_message_size(SMALL_BODY_BYTES)))
         // Clients from before 2023 know only this version.
-        .add_optional_service(reflected().build_v1alpha().ok())
+        .add_optional_service(reflected().build_v1alpha().ok().map(|it| it.max_decoding_message_size(SMALL_BODY_BYTES)))
         .add_service(
             FederationServiceServer::new(federation_service::FederationHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),

@@ -197,7 +197,7 @@ mod tests {
         };
         let secret = content.key_pem.lines().nth(1).unwrap().to_owned();
         let (plain, key) = (serde_json::to_vec(&content).unwrap(), SealingKey::generate(&SystemEntropy));
-        // Whoever made the sealed form knows the public key: what was opened is no safer than what came.
+        // Anybody who has the public key can make a sealed form, so what it holds is checked as well.
         fuzz!("sealed_authority", vec![plain], move |plain: &[u8]| {
             let sealed = Sealed { encapsulated_key: plain.to_vec(), ciphertext: plain.to_vec() };
             let opened = key.open(&sealed, &roots, &broker(2));

@@ -16,6 +16,8 @@ use tokio::io::AsyncReadExt as _;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
 
 use crate::fake_agent::{FakeAgent, message};
 use crate::federation::{Federation, Member, detail, examples, spec, within};
@@ -64,6 +66,15 @@ async fn callers_without_a_certificate_send_no_large_messages() {
     assert_eq!((refused.code(), code.as_str()), (Code::ResourceExhausted, "message-too-large"), "{refused:?}");
     let known = PolicyServiceClient::new(federation.user("admin")).check_policy(check).await.unwrap();
     assert!(!known.into_inner().problems.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_checks_send_no_large_messages() {
+    let federation = Federation::bare().await;
+    let check = HealthCheckRequest { service: "a".repeat(66 << 10) };
+    let refused = HealthClient::new(federation.user("admin")).check(check).await.unwrap_err();
+    let code = detail(&refused).code;
+    assert_eq!((refused.code(), code.as_str()), (Code::ResourceExhausted, "message-too-large"), "{refused:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,7 +7,7 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_runtime::{BrokerChannel, SpiffeId, UserName};
 use serde::Serialize;
 
-use super::institution::revocation::{Treatment, what_ends};
+use super::institution::revocation::{Treatment, listed, what_ends};
 use super::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
 use super::policy::{bundle_in_force, edit_in_force};
 use crate::confirm::ConfirmArgs;
@@ -32,10 +32,10 @@ invitation revoke' takes the token back.
 
 const REVOKE_USER_EXAMPLES: &str = "\
 Examples:
-  comity user revoke alice --dry-run     says what would end
+  comity user revoke alice --dry-run       says what would end
   comity user revoke alice
-  comity user revoke alice --leases stop also ends what she submitted
-  comity user revoke alice --yes         in a script: do not ask
+  comity user revoke alice --leases stop   also ends what she submitted
+  comity user revoke alice --yes           in a script: do not ask
 
 All certificates of alice are void, and so are open invitations for her and by her: within seconds
 her watches and calls end on every broker, and none is renewed. Her roles stay for the certificate
@@ -43,8 +43,8 @@ that a new token ('comity user add') gives her; to end them, edit the policy.
 
 Requests and leases are the tenant's and stay. A kubeconfig is the lease's, not a person's: one that
 alice downloaded works until the lease ends. '--leases stop' ends the leases of the requests that she
-submitted, '--leases drain' after the donor's notice; both cancel her waiting requests. 'comity lease
-release LEASE' ends any other.
+submitted, '--leases drain' after the donor's notice; both cancel her waiting requests. Any other
+lease ends by 'comity lease release LEASE'.
 
 Maintainers may revoke users, and operators those whose roles are all in institutions that they
 operate. Nobody revokes their own certificate, so that somebody is left who can invite.
@@ -116,9 +116,9 @@ struct RevokedUser {
     invitations: u32,
     /// Number of leases in force of the user's tenants, which stay.
     leases: u32,
-    /// Number of leases in force of the user's own requests: these are treated as asked.
+    /// Number of leases in force of the requests that the user submitted, which end as asked.
     own_leases: u32,
-    /// Number of such leases that are not in force yet: these end at once.
+    /// Number of such leases that are not in force yet, which end at once.
     starting: u32,
     /// Number of the user's waiting requests, which are cancelled.
     requests: u32,
@@ -137,7 +137,7 @@ impl RevokedUser {
             text.push_str(&format!(", and so {are} {open}"));
         }
         if !ends.is_empty() {
-            text.push_str(&format!("; of what {user} submitted, {}", ends.join(", ")));
+            text.push_str(&format!("; of what {user} submitted, {}", listed(ends)));
         }
         if *leases > 0 {
             let stay = counted(*leases, "lease stays", "leases stay");
@@ -336,8 +336,8 @@ mod tests {
         let effects = v1::RevocationEffects { leases: 2, requests: 1, ..v1::RevocationEffects::default() };
         assert_eq!(
             revoked(0, 0, what_ends(OwnLeases::Drain.into(), &effects)).consequence(),
-            "all certificates of alice are void; of what alice submitted, 2 leases end after the donor's notice, 1 waiting \
-             request is cancelled"
+            "all certificates of alice are void; of what alice submitted, 2 leases end after the donor's notice, and 1 \
+             waiting request is cancelled"
         );
     }
 

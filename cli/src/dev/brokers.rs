@@ -50,17 +50,12 @@ pub(super) fn user_dir(home: &Home, user: &str) -> PathBuf {
     home.dir("users").join(user)
 }
 
-/// Identity directory of the maintainer.
-pub(super) fn maintainer_dir(home: &Home) -> PathBuf {
-    user_dir(home, MAINTAINER)
-}
-
-/// Issues a user's certificate unless one exists that has not ended, and returns its directory. The CA's key is in this
-/// home.
+/// Issues a user's certificate, unless there is one that has not ended, and returns its directory. The CA's key is in
+/// this home.
 pub(super) fn issue_user(home: &Home, name: &str) -> Result<PathBuf, Failure> {
     let dir = user_dir(home, name);
     if has_ended(&dir) {
-        // A certificate is never made over another one.
+        // `issue_user` never overwrites a certificate.
         std::fs::remove_dir_all(&dir).map_err(|error| start_failure(&error))?;
     }
     if !IdentityDir::new(&dir).exists() {
@@ -71,13 +66,13 @@ pub(super) fn issue_user(home: &Home, name: &str) -> Result<PathBuf, Failure> {
     Ok(dir)
 }
 
-/// Whether the certificate in an identity directory has ended, so that nobody renews it.
+/// Whether the certificate in an identity directory has ended, so that it cannot be renewed.
 pub(super) fn has_ended(dir: &Path) -> bool {
     IdentityDir::new(dir).load().is_ok_and(|(_, identity)| identity.not_after() <= SystemTime::now())
 }
 
-/// Says what to do where the intermediate of a kept federation has ended: without one there are no certificates. The
-/// root's key is in this home, but whoever keeps one should see how the next intermediate is made.
+/// Fails with the commands that make the next intermediate if that of a kept federation has ended: brokers without one
+/// issue no certificates. The root's key is in this home, but operators should see how an intermediate is replaced.
 fn check_authority(home: &Home, config: &Config) -> Result<(), Failure> {
     let not_after = CertificateAuthority::load(&config.ca_dir()).map_err(|error| start_failure(&error))?.not_after();
     if not_after > SystemTime::now() {
@@ -151,7 +146,7 @@ async fn create_group(home: &Home, trust_domain: &str) -> Result<BTreeMap<u64, L
         trust_domain: TrustDomain::new(trust_domain).map_err(|error| start_failure(&error))?,
         settings: Settings { id: 1, members, bootstrap_admins: BTreeSet::new(), hosts: BTreeSet::new() },
         admin: UserName::new(MAINTAINER).map_err(|error| start_failure(&error))?,
-        admin_out: maintainer_dir(home),
+        admin_out: user_dir(home, MAINTAINER),
     };
     provision::init(&init).map_err(|error| start_failure(&error))?;
     for id in 2..=BROKERS {

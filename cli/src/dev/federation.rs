@@ -184,7 +184,7 @@ async fn wait_for_offers(session: &Session, names: &[&str], timeline: &Timeline)
     .await
 }
 
-/// The clusters that joined in earlier runs.
+/// All clusters that joined in earlier runs.
 async fn known_clusters(session: &Session, timeline: &Timeline) -> Result<Vec<v1::Cluster>, Failure> {
     let mut client = FederationServiceClient::new(session.channel()?);
     let asked = patiently(timeline, "the list of clusters", async || {
@@ -194,8 +194,8 @@ async fn known_clusters(session: &Session, timeline: &Timeline) -> Result<Vec<v1
     Ok(asked.await?.clusters)
 }
 
-/// Those among `names` that an earlier run evicted, which a maintainer lets in again. Nothing here runs without a
-/// suspended institution.
+/// Those among `names` that were evicted in an earlier run; a maintainer may invite them again. Fails if the institution
+/// of any is suspended, because the demonstration needs every cluster.
 fn evicted<'n>(known: &[v1::Cluster], names: &[&'n str]) -> Result<BTreeSet<&'n str>, Failure> {
     let mut evicted = BTreeSet::new();
     for cluster in known {
@@ -211,7 +211,7 @@ fn evicted<'n>(known: &[v1::Cluster], names: &[&'n str]) -> Result<BTreeSet<&'n 
     Ok(evicted)
 }
 
-/// Invites a member, unless it joined in an earlier run and was not evicted since, and starts its agent.
+/// Starts a member's agent. Invites it first if it has not joined in an earlier run, or was evicted since.
 async fn join(
     mut member: Member,
     is_evicted: bool,

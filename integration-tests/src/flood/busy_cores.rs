@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Niceness of the flood's threads, and of these.
 const FLOOD_NICENESS: i32 = 10;
 
-/// Keeps every core busy until dropped. A flood's own client takes processor time from brokers on the same machine;
-/// beside these threads it makes no difference, so the brokers' part of the delay is left.
+/// Keeps every core busy until dropped. A flood's own client takes processor time from brokers on the same machine.
+/// With these threads that is so in both measurements, so the difference is what the brokers do for the flood.
 pub(super) struct BusyCores {
     stop: Arc<AtomicBool>,
 }
@@ -40,6 +40,6 @@ impl Drop for BusyCores {
 
 /// Lowers the priority of the calling thread to the flood's.
 pub(super) fn lower_priority() {
-    // At the same priority the flood would only be stronger.
+    // If this fails, the flood has the brokers' priority, which only makes it stronger.
     let _ = rustix::process::setpriority_process(None, FLOOD_NICENESS);
 }

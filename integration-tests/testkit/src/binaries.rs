@@ -228,8 +228,8 @@ impl Binaries {
         Self::get(&needs.options(liqo), needs.programs(liqo)).await
     }
 
-    /// As [`Binaries::ensure`] for [`Needs::RealNodes`], and the programs of Calico. The first time, that takes some
-    /// two minutes more.
+    /// As [`Binaries::ensure`] for [`Needs::RealNodes`], and the programs of Calico. The first time takes about two
+    /// minutes longer.
     ///
     /// # Errors
     ///
@@ -240,7 +240,7 @@ impl Binaries {
         Self::get(&["--calico"], programs.collect()).await
     }
 
-    /// Runs the script with `options`, after which there are `programs`.
+    /// Runs the script with `options`, and checks that it got `programs`.
     async fn get(options: &[&str], programs: Vec<String>) -> Result<Self, BinariesError> {
         let cache = cache_folder().ok_or(BinariesError::NoCache)?;
         let modules = unpack(&cache).map_err(|source| BinariesError::Run { path: cache.clone(), source })?;
@@ -294,7 +294,7 @@ const NVIDIA: [&str; 4] =
 const BESIDE_LIQO: [&str; 3] = ["coredns", "render-chart", "versitygw"];
 /// Programs and chart of each version of Liqo.
 const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];
-/// Calico's programs, and the kinds of their objects.
+/// Calico's programs and its CustomResourceDefinitions.
 const CALICO: [&str; 3] = ["calico-felix", "calico-cni", "calico-crds.yaml"];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 

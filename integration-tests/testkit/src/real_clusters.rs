@@ -13,8 +13,8 @@
 //! Nodes with GPUs run NVIDIA's device plugin and GPU Feature Discovery over a stand-in for the library of NVIDIA's
 //! driver ([`GpuBox`]). Containers get device nodes, behind which there is nothing.
 //!
-//! The CNI plugin is a plain bridge, which enforces no NetworkPolicies, or the donor's is Calico, which does
-//! ([`RealClustersConfig::donor_cni`]).
+//! The CNI plugin is a plain bridge, which enforces no NetworkPolicies. The donor may have Calico instead, which does
+//! enforce them ([`RealClustersConfig::donor_cni`]).
 
 mod cluster;
 mod cni;
@@ -67,8 +67,8 @@ pub struct RealClustersConfig {
     pub donor_gpus: u32,
     /// Whole L40S of a second donor, which has one node; 0: there is no second donor.
     pub second_donor_gpus: u32,
-    /// GPUs of each of the donor's nodes that a stand-in for NVIDIA's DRA driver publishes. The cluster has no DeviceClass
-    /// of them: that comes with the driver's chart.
+    /// GPUs of each of the donor's nodes that a stand-in for NVIDIA's DRA driver publishes. The cluster has no
+    /// DeviceClass of them: that comes with the driver's chart.
     pub donor_dra_gpus: u32,
     /// Nodes of the origin, 1 to 3; the first has the control plane.
     pub origin_nodes: u32,
@@ -94,8 +94,8 @@ pub struct RealClustersConfig {
 }
 
 impl Default for RealClustersConfig {
-    /// One node each, no GPU for the origin, four for the donor, no second donor, bridges, neither DNS nor Liqo, 20 s of
-    /// silence at the origin and 50 s at donors, five minutes.
+    /// One node each, no GPU for the origin, four for the donor, no second donor, the bridge plugin, neither DNS nor
+    /// Liqo, 20 s of silence at the origin and 50 s at donors, five minutes.
     fn default() -> Self {
         Self {
             origin_gpus: 0,

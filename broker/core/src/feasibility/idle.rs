@@ -17,13 +17,13 @@ use crate::state::State;
 use crate::state::occupancy::Occupancy;
 use crate::state::usable::Usable;
 
-/// Nodes of a donor that are asked before all of them: mostly one of these suffices, and a donor may have thousands.
+/// Nodes of a donor that are tried before all of them. Usually one of these suffices, and a donor may have thousands.
 const SAMPLE_NODES: usize = 8;
 
 /// Idle and healthy nodes.
 pub(crate) struct IdleNodes {
     nodes: Usable,
-    /// Whether a donor has no other nodes than these. Otherwise only those are here that differ from the offered ones.
+    /// Whether `nodes` are all nodes of a donor. Otherwise they replace those that are not idle or not healthy.
     sampled: bool,
     no_leases: Occupancy,
 }
@@ -100,7 +100,7 @@ pub(crate) fn ask_idle_donor(
             |idle: &Snapshot<'_>, donor: &ClusterId, wanted: &Wanted<'_>| fit(idle, donor, wanted, &mut mig_values);
         ask_donor(&nodes.snapshot(snapshot), spec, donor, &mut fitter).map(|_| ())
     };
-    // Where some nodes suffice, all do.
+    // A donor serves the request if some of its nodes do.
     let mut brief = snapshot.clone();
     brief.explains = false;
     ask(&brief, &IdleNodes::sample(state, donor))

@@ -103,7 +103,7 @@ pub const MAX_PARTS: usize = 16;
 pub const MAX_REPLACED: usize = 3;
 /// Placements in one command.
 pub const MAX_PLACEMENTS_PER_COMMAND: usize = 512;
-/// Leases that one command makes, so that no single apply takes long: a gang's placement has up to 16.
+/// Leases that one command makes, so that no single apply takes long. A placement makes up to [`MAX_PARTS`].
 pub const MAX_LEASES_PER_COMMAND: usize = 1_024;
 /// Placements in one plan, which may take several commands. Larger plans contain more equal placements, which are
 /// cheaper.

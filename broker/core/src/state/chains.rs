@@ -2,9 +2,7 @@
 
 use comity_types::{LeaseId, LeaseState, RequestState};
 
-use crate::model::lease::Lease;
 use crate::model::limits::{MAX_ATTEMPTS, MAX_REPLACED};
-use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
 use crate::state::State;
 
@@ -24,14 +22,13 @@ impl Request {
         self.chains(state).find(|chain| chain.contains(&id)).unwrap_or_default()
     }
 
-    /// Whether the request's next lease may replace `id`: `id` is being reclaimed, not because the request ends with
-    /// it, and has no replacement yet.
+    /// Whether the request's next lease may replace `id`: `id` is being reclaimed, its request does not end with it, and
+    /// it has no replacement yet.
     #[must_use]
     pub fn may_replace(&self, state: &State, id: LeaseId) -> bool {
-        let ends = |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason == ReclaimReason::UserRevoked);
-        let moves = |lease: &&Lease| lease.state == LeaseState::Reclaiming && !ends(lease);
-        let is_reclaimed = state.leases.get(&id).filter(moves).is_some();
+        let lease = state.leases.get(&id);
+        let moves = lease.is_some_and(|lease| lease.state == LeaseState::Reclaiming && !lease.ends_its_request());
         let chain = self.chain_of(state, id);
-        is_reclaimed && self.attempts < MAX_ATTEMPTS && chain.last() == Some(&id) && chain.len() <= MAX_REPLACED
+        moves && self.attempts < MAX_ATTEMPTS && chain.last() == Some(&id) && chain.len() <= MAX_REPLACED
     }
 }

@@ -1,10 +1,10 @@
 //! Requests and leases of a revoked user.
 
-use comity_core::command::{Expire, RevokeUser};
+use comity_core::command::{Expire, LeaseOutcome, RevokeUser};
 use comity_core::demand::Share;
 use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
 use comity_core::{Command, ReplyBody};
-use comity_types::{EndReason, LeaseState, RequestState};
+use comity_types::{EndReason, LeaseId, LeaseState, RequestState};
 
 use super::federation::{Federation, spec};
 use super::revocations::{evict, lent};
@@ -69,6 +69,23 @@ fn a_lease_under_reclaim_does_not_move_once_its_user_is_drained() {
     federation.ok(Command::Expire(Expire {}));
     assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::Cancelled));
     assert_eq!(federation.state.requests[&request].state, RequestState::Cancelled);
+}
+
+#[test]
+fn a_drained_request_ends_although_its_donor_fails_first() {
+    let failed = LeaseOutcome::Failed { code: "x".into(), message: "y".into(), highest_fencing_token: 0 };
+    let ends: [(&dyn Fn(&mut Federation, LeaseId), EndReason); 2] = [
+        (&|federation, _| drop(federation.ok(evict("north", LeaseTreatment::Stop))), EndReason::DonorRevoked),
+        (&|federation, lease| federation.report_lease("north", lease, failed.clone()), EndReason::DonorFailed),
+    ];
+    for (end, reason) in ends {
+        let (mut federation, request, lease, _) = lent();
+        revoke_alice(&mut federation, LeaseTreatment::Drain);
+        end(&mut federation, lease);
+        assert_eq!(federation.state.leases[&lease].end_reason, Some(reason));
+        assert_eq!(federation.state.requests[&request].state, RequestState::Cancelled, "{reason}");
+        assert!(federation.place().is_empty(), "{reason}");
+    }
 }
 
 #[test]

@@ -23,16 +23,16 @@ use crate::api::rpc::MAX_USER_MESSAGE_BYTES;
 use crate::api::rpc::peer_limit::Calling;
 use crate::api::rpc_error::RpcError;
 
-/// A user's message: a policy bundle of the most files, and a request that names the most donors, take less than a
-/// fifth of it. By depth: a bundle or a request, a file or a donor, what is in these.
+/// Limit of a user's message. The policy bundle with the most files and the request with the most donors take less than
+/// a fifth of it. Depth 0 is a bundle or a request, depth 1 a file or a donor, depth 2 what is in these.
 const CALL_LIMIT: DecodedSizeLimit =
     DecodedSizeLimit { max_bytes: 1 << 20, bytes_by_depth: &[1_024, 128, 64], opaque: &[] };
-/// Messages of more than 64 KiB that a caller may have under way: only policy bundles have as much.
+/// Messages of more than 64 KiB that a caller may have under way. Only policy bundles are that large.
 const MAX_LARGE_MESSAGES: usize = 4;
-/// Bytes before each message: whether it is compressed, and its length.
+/// Bytes before each message: one says whether it is compressed, four are its length.
 const HEADER_BYTES: usize = 5;
 
-/// Limits the messages of calls. Must be inside of the layers that count calls and explain failures.
+/// Limits the messages of calls. Must be inside the layers that count calls and explain failures.
 #[derive(Debug, Clone, Default)]
 pub struct MessageLimitLayer {
     large: KeyedSlots<Calling>,
@@ -71,7 +71,7 @@ where
             return Box::pin(self.inner.call(request));
         }
         let calling = Calling::of(request.extensions().get::<PeerInfo>());
-        // Until the answer, because the handler may keep the message until then.
+        // Held until the answer, because the handler may keep the message until then.
         let held = Arc::new(OnceLock::new());
         let (large, holds) = (self.large.clone(), Arc::clone(&held));
         let bounded = |body| Body::new(StreamBody::new(futures::stream::once(read_all(body, large, calling, holds))));
@@ -84,13 +84,13 @@ where
     }
 }
 
-/// Whether the client sends one message in the call, as in all calls of users.
+/// Whether the client sends exactly one message in the call, as users do.
 fn has_one_message(path: &str) -> bool {
     let shape = Procedures::all().find(path).map(Shape::of);
     matches!(shape, Some(Shape::Unary | Shape::Events))
 }
 
-/// Reads a whole body as the service asks for it: the service would decode a message as soon as its last byte is there.
+/// Reads a whole body once the service asks for it, so that its messages are checked before the service decodes any.
 async fn read_all(
     mut body: Body,
     large: KeyedSlots<Calling>,
@@ -107,7 +107,7 @@ async fn read_all(
             let _ = held.set(slot);
         }
         if read.len() > MAX_USER_MESSAGE_BYTES + HEADER_BYTES {
-            // The service refuses the last message for its length.
+            // The service refuses the message that is too long.
             break;
         }
     }
@@ -123,7 +123,7 @@ fn take_large(large: &KeyedSlots<Calling>, calling: &Calling) -> Result<HeldSlot
     })
 }
 
-/// The messages of a body. The service decodes also those behind the first.
+/// The messages of a body. The service decodes those behind the first, too.
 fn messages(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
     std::iter::from_fn(move || {
         let ([_, length @ ..], rest) = body.split_first_chunk::<HEADER_BYTES>()?;
@@ -137,7 +137,7 @@ fn messages(mut body: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// Refuses a message that would take too much memory. Malformed ones are left to the decoder.
 fn check_decoded_size(message: &[u8]) -> Result<(), RpcError> {
     CALL_LIMIT.check(message).map_err(|refused| {
-        let remedy = "send fewer parts, as files or names of donors, in one message";
+        let remedy = "send fewer parts, such as files or donors, in one message";
         Refusal::new(Code::LimitReached, refused.to_string(), remedy).at("message", refused.bytes).into()
     })
 }

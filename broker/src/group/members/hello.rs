@@ -32,7 +32,7 @@ use crate::storage::LogPosition;
 const HELLO_INTERVAL: Duration = Duration::from_millis(150);
 /// Interval afterwards; a membership change wakes it at once.
 const SETTLED_HELLO_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a broker looks for others before it says that it knows none.
+/// How long a broker knows no other before it tells the operator.
 const ALONE_FOR: Duration = Duration::from_secs(5);
 /// Leases for which a leader must claim to be behind this broker before it is believed.
 const LEASES: u32 = 3;
@@ -59,9 +59,9 @@ struct Search {
     behind: BTreeMap<u64, Instant>,
     /// Whether the missing vote was logged.
     said: bool,
-    /// Since when this broker, which was in a group, has had no log and has known no other broker.
+    /// Since when this broker, which was in a group, has had no log and known no other broker.
     alone: Option<Instant>,
-    /// Whether an operator was told so.
+    /// Whether that was logged.
     told: bool,
 }
 
@@ -145,9 +145,9 @@ impl Inner {
                 error!(
                     broker = me, data = %self.config.data.display(),
                     "this broker has lost its log or the end of it, and knows no other broker that could send it. In a \
-                     group of one, put a backup of its data directory back; without one, stop it, move what is in \
-                     group/lost-N, of the highest N, to group, and run `comity-broker recover --from DATA`. In a larger \
-                     group, start the others: they find it"
+                     group of one, put a backup of its data directory back; without one, stop it, run `mv group \
+                     group.lost && mv group.lost/lost-N group` in its data directory, with the highest N, and then \
+                     `comity-broker recover --from DATA`. In a larger group, start the others: they find this one"
                 );
             }
         }

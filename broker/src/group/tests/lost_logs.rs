@@ -237,7 +237,7 @@ async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
     for commit in 2..=20 {
         changed(&sole.group, commit).await;
     }
-    // The log, and what is noted beside it of how far it reached.
+    // Time to write the log, and the note beside it of how far the log reaches.
     tokio::time::sleep(QUIET).await;
     sole.crash().await;
     std::fs::remove_dir_all(federation.data(1).join("log")).unwrap();
@@ -250,13 +250,15 @@ async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
     assert_eq!(said(), [""; 0], "others may still find it");
     eventually("the sole broker to say what to do", || async { said().pop() }).await;
     let said = said().pop().unwrap();
-    assert!(said.contains("comity-broker recover --from") && said.contains("group/lost-N"), "{said}");
+    assert!(said.contains("comity-broker recover --from") && said.contains("mv group.lost/lost-N group"), "{said}");
     assert_eq!(rolled_back.group.status().await.leader, None);
     rolled_back.crash().await;
-    // As it says: what is left becomes a group again.
-    let left = federation.data(1).join("lost-1");
+    // What the message says works: the remains become a group again.
+    let (group, aside) = (federation.data(1), federation.dir.path().join("group.lost"));
+    std::fs::rename(&group, &aside).unwrap();
+    std::fs::rename(aside.join("lost-1"), &group).unwrap();
     let (made, address) = (federation.dir.path().join("made"), federation.address(1));
-    let recovered = move || found_on(read_copy(&left, 1).unwrap(), &made, 1, address).map(|_| made);
+    let recovered = move || found_on(read_copy(&group, 1).unwrap(), &made, 1, address).map(|_| made);
     let made = tokio::task::spawn_blocking(recovered).await.unwrap().unwrap();
     restore(&federation, 1, &made);
     let sole = federation.start(1).await;

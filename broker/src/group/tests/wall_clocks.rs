@@ -326,7 +326,7 @@ fn a_broker_asks_for_clocks_in_its_own_name_only() {
 
 #[test]
 fn a_broker_that_keeps_a_log_time_far_from_its_clock_warns_when_it_starts() {
-    // Of no other test, so that the date names this one's warnings.
+    // No other test uses this time, so its date finds the warnings of this test.
     const AHEAD: i64 = DAYS_3 + HOURS_25 + HOURS_25;
     in_time(async || {
         warnings::keep();

@@ -15,13 +15,13 @@ fn lines() -> MutexGuard<'static, Vec<String>> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps them from now on, for all tests of the process.
+/// Keeps warnings and errors from now on, of all tests in the process.
 pub(super) fn keep() {
     static KEPT: Once = Once::new();
     KEPT.call_once(|| set_global_default(Keeper).expect("no other test listens"));
 }
 
-/// Those that have both texts.
+/// The kept lines that contain both texts.
 pub(super) fn with(one: &str, other: &str) -> Vec<String> {
     lines().iter().filter(|line| line.contains(one) && line.contains(other)).cloned().collect()
 }

@@ -130,8 +130,16 @@ fn consequence(revocation: &Revocation, treatment: Treatment, effects: &v1::Revo
     };
     let mut parts = what_ends(treatment, effects);
     parts.push(certificates.to_owned());
-    let last = parts.pop().unwrap_or_default();
-    if parts.is_empty() { format!("{what}: {last}") } else { format!("{what}: {}, and {last}", parts.join(", ")) }
+    format!("{what}: {}", listed(&parts))
+}
+
+/// "a", "a, and b", "a, b, and c".
+pub(crate) fn listed(parts: &[String]) -> String {
+    match parts {
+        [] => String::new(),
+        [only] => only.clone(),
+        [others @ .., last] => format!("{}, and {last}", others.join(", ")),
+    }
 }
 
 /// "3 leases stop at once", "1 waiting request is cancelled".

@@ -10,7 +10,7 @@ use crate::binaries::Binaries;
 
 /// Programs of the system that Felix runs.
 const PROGRAMS_OF_FELIX: [&str; 4] = ["ipset", "conntrack", "iptables-nft-save", "iptables-nft-restore"];
-/// The record that lets the CNI plugin start, which the program `calico-node` would write.
+/// The object without which the CNI plugin refuses to work. Usually the program `calico-node` writes it.
 const DATASTORE_READY: &str = r#"{"apiVersion": "crd.projectcalico.org/v1", "kind": "ClusterInformation",
  "metadata": {"name": "default"}, "spec": {"datastoreReady": true}}
 "#;
@@ -46,8 +46,8 @@ impl Cni {
         }
     }
 
-    /// The folder in which containerd finds the plugins of the node with the files in `dir`; `system` is the
-    /// distribution's.
+    /// The folder in which containerd finds the plugins of a node. `dir` has the node's files, `system` is the folder
+    /// of the distribution's plugins.
     pub(super) fn plugins(self, dir: &Path, system: &str) -> String {
         match self {
             Self::Bridge => system.to_owned(),
@@ -83,7 +83,7 @@ impl Cni {
     }
 }
 
-/// Adds to the folders of a cluster's nodes what Calico needs: its objects, and a folder of plugins.
+/// Adds what Calico needs to the folders of a cluster's nodes: an object for the API server, and a folder of plugins.
 pub(super) fn add_calico(
     root: &Path,
     cluster: &NodeSettings,
@@ -94,7 +94,7 @@ pub(super) fn add_calico(
     for number in 1..=cluster.nodes {
         let folder = root.join(cluster.folder(number)).join("cni");
         fs::create_dir_all(&folder).map_err(io(folder.clone()))?;
-        // The plugin does what its own name says.
+        // The program acts as the plugin under whose name it is called.
         let own = [("calico", binaries.program("calico-cni"))];
         let systems = ["loopback", "host-local", "portmap"].map(|name| (name, Path::new(system).join(name)));
         for (name, program) in own.into_iter().chain(systems) {

@@ -22,10 +22,10 @@ use crate::two_classes::TenantLease;
 
 const ORIGIN: &str = "polytech-campus";
 const DONOR: &str = "ncc-main";
-/// The donor closes its nodes' network, whose addresses count as public, and opens a private one. There is no registry.
+/// The donor closes its nodes' network, whose addresses count as public, and opens a private network. No registry runs.
 const SHARING: &str =
     "sharing:\n  alwaysPullImages: false\n  egress:\n    allow: [192.168.88.0/24]\n    deny: [203.0.113.0/24]\n";
-/// Addresses of a server outside: the metadata service of a cloud, a private one, a private one that is open, a public one.
+/// Addresses of a server outside: a cloud's metadata service, a private one, a private one that is open, a public one.
 const OUTSIDE: [&str; 4] = ["169.254.169.254", "192.168.77.1", "192.168.88.1", "192.0.2.80"];
 /// Removes the packet filters of Felix, which writes them with iptables over nftables. Those of kube-proxy stay.
 const FLUSH: &str = "for table in raw mangle nat filter; do nft delete table ip $table; done";
@@ -59,7 +59,7 @@ async fn guests_are_confined_where_calico_enforces_network_policies_and_its_fail
     for url in places.open.iter().chain(&places.closed) {
         get_as_donor(donor, url).await.or_logs(&federation);
     }
-    places.confine(&lease).await.or_logs(&federation);
+    places.check_confined(&lease).await.or_logs(&federation);
     let from_outside = places.lease.iter().map(|url| get_as_donor(donor, url));
     for answer in futures::future::join_all(from_outside).await {
         assert!(answer.is_err(), "a pod of the donor reaches one of the lease: {answer:?}");
@@ -81,7 +81,7 @@ async fn guests_are_confined_where_calico_enforces_network_policies_and_its_fail
     said("canaries find it: the node lends no more, the other one does");
 
     donor.start_daemon_in_nth_node(node, "felix").await.unwrap();
-    let confined = async || places.confine(&lease).await.map(Some);
+    let confined = async || places.check_confined(&lease).await.map(Some);
     until("the guest to be confined again", PATIENCE, confined).await.or_logs(&federation);
     remove_canaries(donor).await.or_logs(&federation);
     lends(&federation, &lease, true).await;
@@ -137,7 +137,7 @@ async fn serve_outside(clusters: &RealClusters, probe: &Path) -> Result<tokio::p
 struct Places {
     open: Vec<String>,
     closed: Vec<String>,
-    /// Those of the lease: the guest's own, and its neighbour's.
+    /// Pods of the lease: the guest itself and its neighbour.
     lease: [String; 2],
 }
 
@@ -162,7 +162,7 @@ impl Places {
         let neighbour = at(&address(&lease.namespace, "neighbour").await?);
         let dns = format!("http://{}:5353/", address("kube-system", "dns").await?);
         let own = at(&address("default", "own").await?);
-        // Servers of HTTPS answer such requests with a sentence.
+        // HTTPS servers answer plain HTTP with an error, which shows that they are reached.
         let kubelet = format!("http://{}:10250/", donor.node_ip());
         let service = format!("http://{}:443/", donor.kubectl(&["get", "svc", "kubernetes", "-o", CLUSTER_IP]).await?);
         let guest = at(&address(&lease.namespace, "probe").await?);
@@ -173,12 +173,12 @@ impl Places {
         })
     }
 
-    /// Whether the guest reaches what is open, and nothing that is closed.
-    async fn confine(&self, lease: &TenantLease) -> Result<()> {
+    /// Checks that the guest reaches what is open, and nothing that is closed.
+    async fn check_confined(&self, lease: &TenantLease) -> Result<()> {
         for url in self.open.iter().chain(&self.lease) {
             get_as_guest(lease, url).await.with_context(|| format!("{url} is closed to the guest"))?;
         }
-        // Each takes until its timeout: all at once.
+        // All at once, because each takes until its timeout.
         let answers = futures::future::join_all(self.closed.iter().map(|url| get_as_guest(lease, url))).await;
         for (url, answer) in self.closed.iter().zip(answers) {
             let refusal = answer.err().with_context(|| format!("the guest reaches {url}"))?.to_string();
@@ -205,7 +205,7 @@ async fn number_of_node(donor: &RealCluster, lease: &TenantLease) -> Result<u32>
     (1..=donor.nodes()).find(|node| donor.nth_node_name(*node) == name).with_context(|| format!("no node is {name}"))
 }
 
-/// Removes the record, so that each node is proved again.
+/// Deletes the canaries, which are the record of what was proved, so that each node is proved again.
 async fn remove_canaries(donor: &RealCluster) -> Result<()> {
     donor.kubectl(&["-n", "comity-canary", "delete", "pods", "--all"]).await?;
     Ok(())

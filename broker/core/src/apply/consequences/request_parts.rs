@@ -147,6 +147,8 @@ impl Transition<'_> {
         };
         let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
+        // The donor of a drained lease may fail before the deadline.
+        let reason = if reason.retries() && lease.ends_its_request() { EndReason::Cancelled } else { reason };
         let others_may_serve = reason == EndReason::OriginRefused && serves_without(self.state(), &found.spec, &donor);
         let now = self.now();
         self.change_request(request, |request| {

@@ -9,7 +9,7 @@ use crate::state::State;
 use crate::state::notice::notice;
 use crate::state::transition::Transition;
 
-/// Leases that have not ended, of requests that `user` submitted, a SPIFFE id.
+/// Leases that have not ended, of requests that the user with the SPIFFE id `user` submitted.
 fn leases_of<'s>(state: &'s State, user: &'s str) -> impl Iterator<Item = (LeaseId, &'s Lease)> {
     let is_theirs = move |lease: &Lease| state.requests.get(&lease.request).is_some_and(|it| it.submitted_by == user);
     state.live_leases().filter(move |(_, lease)| is_theirs(lease))
@@ -19,19 +19,21 @@ fn waiting_of(state: &State, user: &str) -> Vec<RequestId> {
     state.queued().filter(|(_, request)| request.submitted_by == user).map(|(id, _)| id).collect()
 }
 
-/// What ends of the requests that `user` submitted, with any treatment other than to finish.
+/// What ends of the requests that `user` submitted if their leases are drained or stopped.
 pub(crate) fn effects_of(state: &State, user: &str) -> RevocationEffects {
     let leases = leases_of(state, user).map(|(_, lease)| lease).filter(|lease| !joins(lease));
     RevocationEffects::of(Vec::new(), leases, waiting_of(state, user).len())
 }
 
-/// Whether a lease is to add members to a running gang. It ends when the gang does.
+/// Whether a lease is to add members to a running gang. It ends with the gang; ending it earlier would end the gang
+/// without notice.
 fn joins(lease: &Lease) -> bool {
     lease.joins && lease.state.is_held()
 }
 
 impl Transition<'_> {
-    /// Cancels the waiting requests of a user, and drains or stops the leases of the others, which end with them.
+    /// Cancels the waiting requests of a user, and drains or stops the leases of the other ones. Those requests end with
+    /// their leases.
     pub(crate) fn treat_requests_of(&mut self, user: &str, treatment: LeaseTreatment) {
         if treatment == LeaseTreatment::Finish {
             return;
@@ -57,7 +59,7 @@ impl Transition<'_> {
                 });
             }
             (LeaseState::Reclaiming, LeaseTreatment::Drain) => self.change_lease(id, |lease| {
-                // Its notice has begun, and its request does not move any more.
+                // The notice that has begun goes on, but the request no longer moves.
                 lease.message = format!("reclaimed: {reason}");
                 lease.reclaim.iter_mut().for_each(|reclaim| reclaim.reason = ReclaimReason::UserRevoked);
             }),

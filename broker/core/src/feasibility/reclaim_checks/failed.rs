@@ -112,12 +112,13 @@ fn donor_silence(state: &State, lease: &Lease) -> Option<ReclaimReason> {
 }
 
 /// Whether a lease may be reclaimed for a failure: it is in force or being set up, or is being reclaimed for something
-/// less severe.
+/// less severe. The lease of a revoked user ends at its deadline in any case.
 pub(crate) fn may_reclaim_for_failure(lease: &Lease, reason: &ReclaimReason) -> bool {
     match lease.state {
         LeaseState::Placed | LeaseState::Connecting | LeaseState::Active | LeaseState::Suspect => true,
         LeaseState::Reclaiming => {
-            reason.leaves_no_time() && lease.reclaim.as_ref().is_some_and(|reclaim| !reclaim.reason.leaves_no_time())
+            let has_time = lease.reclaim.as_ref().is_some_and(|reclaim| !reclaim.reason.leaves_no_time());
+            reason.leaves_no_time() && has_time && !lease.ends_its_request()
         }
         LeaseState::Ending | LeaseState::Ended => false,
     }

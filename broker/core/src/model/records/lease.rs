@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::demand::{GpuDemand, Topology};
 use crate::model::placement::Placement;
-use crate::model::reclaim::Reclaim;
+use crate::model::reclaim::{Reclaim, ReclaimReason};
 use crate::model::refusal::Refusal;
 use crate::model::time::{Millis, Timestamp};
 
@@ -146,6 +146,12 @@ impl Lease {
             }
             LeaseState::Ending | LeaseState::Ended => None,
         }
+    }
+
+    /// Whether its request ends with it, whatever ends it, because the user who submitted the request was revoked.
+    #[must_use]
+    pub fn ends_its_request(&self) -> bool {
+        self.reclaim.as_ref().is_some_and(|reclaim| reclaim.reason == ReclaimReason::UserRevoked)
     }
 
     /// When it is released because it is idle. Idle time counts while the lease is active, so both its clusters are

@@ -1,7 +1,7 @@
 //! Reclaims: why, until when, and how the request continues.
 //!
 //! ```text
-//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost | donor-revoked | …) ─▶ ended
+//! active ─▶ reclaiming ─▶ ending(reclaimed | preempted | donor-lost | donor-/origin-revoked | cancelled) ─▶ ended
 //!    ▲          │  at the deadline, or once the origin reports that its work is saved
 //!    └──────────┘  reclaim cancelled: the reason is gone
 //! ```
@@ -13,7 +13,7 @@
 //! takes over the request when the old lease ends. If the new lease is itself reclaimed before that, another lease
 //! replaces it in turn. So the request moves and keeps its id. To agents, a lease is one placement under one id and
 //! token from beginning to end; no lease ever changes its donor. The request of a revoked user does not move: it ends
-//! with its leases.
+//! with its leases, as `cancelled`.
 
 use comity_types::{EndReason, NodeId, RequestId, Side};
 use serde::{Deserialize, Serialize};

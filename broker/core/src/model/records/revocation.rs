@@ -50,9 +50,9 @@ pub struct Exclusion {
 pub struct UserRevocationEffects {
     /// Number of open invitations, for the user and made by the user, that are void.
     pub invitations: usize,
-    /// Number of leases in force of the tenants in which the user has a role, and that stay, with their tokens.
+    /// Number of leases in force of the user's tenants that stay, with their tokens.
     pub leases: usize,
-    /// What ends of the user's own requests, if their leases are drained or stopped.
+    /// What ends of the requests that the user submitted, if their leases are drained or stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<RevocationEffects>,
 }
@@ -62,9 +62,9 @@ pub struct UserRevocationEffects {
 pub struct RevocationEffects {
     /// Clusters that take no further part.
     pub clusters: Vec<ClusterId>,
-    /// Number of their leases in force, of both sides: these are treated as asked.
+    /// Number of leases in force that are treated as asked: of the clusters, on both sides, or of a user's requests.
     pub leases: usize,
-    /// Number of their leases that are not in force yet: these end at once.
+    /// Number of such leases that are not in force yet: these end at once.
     pub starting: usize,
     /// Number of waiting requests that are cancelled.
     pub requests: usize,

@@ -58,7 +58,7 @@ impl PlaceRequests {
                 "leases",
                 asked,
                 "are too many for one command",
-                format!("propose placements of at most {MAX_LEASES_PER_COMMAND} in all"),
+                format!("propose placements with at most {MAX_LEASES_PER_COMMAND} leases in all"),
             ));
         }
         let (mut leases, mut refused) = (Vec::new(), Vec::new());

@@ -25,7 +25,7 @@ pub struct RevokeUser {
     /// Whether the user may be one of whom the state knows nothing: somebody with a certificate of `comity-broker
     /// issue-user` alone.
     pub allow_unknown: bool,
-    /// What becomes of the leases of requests that the user submitted; `None`: they stay, as if they were to finish.
+    /// What becomes of the leases of requests that the user submitted; `None` is as [`LeaseTreatment::Finish`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<LeaseTreatment>,
 }
