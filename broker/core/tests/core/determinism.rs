@@ -16,7 +16,9 @@ use comity_core::network::ClusterNetwork;
 use comity_core::reply::Idempotency;
 use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command, LogEnvelope, Millis, State, Timestamp, scheduler, snapshot};
-use comity_types::{ClusterId, Delivery, InstitutionId, LeaseId, PeeringId, RequestId, Side, namespace_name};
+use comity_types::{
+    ClusterId, Delivery, EndReason, InstitutionId, LeaseId, PeeringId, RequestId, Side, namespace_name,
+};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
@@ -45,8 +47,7 @@ pub(crate) enum Event {
     Evict { which: u8, leases: u8 },
     Suspend { which: u8, leases: u8 },
     Resume(u8),
-    /// Alice, and what happens to the leases of her requests: one of [`TREATMENTS`].
-    RevokeUser(Option<u8>),
+    RevokeUser { leases: u8 },
     Invite(u8),
     Join(u8),
     BeginTerm(u64),
@@ -82,7 +83,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => (0..3_u8, 0..3_u8).prop_map(|(which, leases)| Event::Evict { which, leases }),
         1 => (0..2_u8, 0..3_u8).prop_map(|(which, leases)| Event::Suspend { which, leases }),
         1 => (0..2_u8).prop_map(Event::Resume),
-        1 => prop::option::of(0..3_u8).prop_map(Event::RevokeUser),
+        1 => (0..3_u8).prop_map(|leases| Event::RevokeUser { leases }),
         1 => (0..3_u8).prop_map(Event::Invite),
         2 => (0..3_u8).prop_map(Event::Join),
         1 => prop_oneof![Just(0), 0..900_000_u64].prop_map(Event::BeginTerm),
@@ -92,6 +93,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
 }
 
 const CLUSTERS: [&str; 3] = ["west", "north", "south"];
+const ALICE: &str = "spiffe://test.example/user/alice";
 
 fn side_of(state: &State, peering: PeeringId, side: u8) -> (ClusterId, Side) {
     let ends = state.peerings.get(&peering);
@@ -125,7 +127,7 @@ fn command_for(state: &State, event: &Event) -> Command {
             spec.not_before = (window % 3 == 1).then(|| ahead(5_000)).flatten();
             spec.start_by = (window % 3 > 0).then(|| ahead(90_000)).flatten();
             spec.release_idle = (count % 2 == 0).then_some(Millis(20_000));
-            Command::SubmitRequest(SubmitRequest { spec, submitted_by: "alice".into() })
+            Command::SubmitRequest(SubmitRequest { spec, submitted_by: ALICE.into() })
         }
         Event::Place => Command::PlaceRequests(PlaceRequests { placements: scheduler::plan(state, 8).placements }),
         Event::Cancel(n) => Command::CancelRequest(CancelRequest { request: RequestId(*n) }),
@@ -251,10 +253,10 @@ fn command_for(state: &State, event: &Event) -> Command {
             leases: TREATMENTS[usize::from(*leases)],
         }),
         Event::Resume(which) => Command::ResumeInstitution(ResumeInstitution { institution: institution(*which) }),
-        Event::RevokeUser(leases) => Command::RevokeUser(RevokeUser {
+        Event::RevokeUser { leases } => Command::RevokeUser(RevokeUser {
             user: "alice".to_owned(),
             allow_unknown: true,
-            leases: leases.map(|leases| TREATMENTS[usize::from(leases)]),
+            leases: TREATMENTS[usize::from(*leases)],
         }),
         Event::Invite(which) => Command::InviteCluster(InviteCluster {
             cluster: cluster(CLUSTERS[usize::from(*which)]),
@@ -298,7 +300,7 @@ pub(crate) fn happen(events: &[(Event, u64)]) -> Federation {
         let command = command_for(&federation.state, event);
         let idempotency = match event {
             Event::Submit { count, milli, virtual_node, key, window } => Some(Idempotency {
-                caller: "alice".into(),
+                caller: ALICE.into(),
                 key: key.to_string(),
                 body_sha256: format!("{count} {milli:?} {virtual_node} {window}"),
             }),
@@ -347,6 +349,15 @@ proptest! {
             prop_assert_eq!(&snapshot::encode(&restored).unwrap(), &cuts[end], "from the cut at {}", index);
         }
     }
+}
+
+/// Otherwise random histories say nothing about the treatment of a revoked user's leases.
+#[test]
+fn random_revocations_are_of_the_user_who_submits() {
+    let submit = Event::Submit { count: 1, milli: None, virtual_node: false, key: 0, window: 0 };
+    let history = [submit, Event::Place, Event::RevokeUser { leases: 2 }].map(|event| (event, 0));
+    let ended = happen(&history).state.leases.values().map(|lease| lease.end_reason).collect::<Vec<_>>();
+    assert_eq!(ended, [Some(EndReason::Cancelled)]);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn resume(name: &str) -> Command {
 }
 
 fn revoke(user: &str) -> Command {
-    Command::RevokeUser(RevokeUser { user: user.to_owned(), allow_unknown: false, leases: None })
+    Command::RevokeUser(RevokeUser { user: user.to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish })
 }
 
 fn effects(federation: &mut Federation, command: Command) -> RevocationEffects {
@@ -264,7 +264,8 @@ fn a_user_whom_nothing_names_is_not_revoked_by_mistake() {
     let mut federation = Federation::with_policy();
     let refusal = federation.refused(revoke("alcie"));
     assert_eq!((refusal.code, refusal.field.as_str()), (Code::NotFound, "user"), "{refusal}");
-    let mut unknown = RevokeUser { user: "issued-on-a-broker".to_owned(), allow_unknown: false, leases: None };
+    let mut unknown =
+        RevokeUser { user: "issued-on-a-broker".to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish };
     assert_eq!(federation.refused(Command::RevokeUser(unknown.clone())).code, Code::NotFound);
     unknown.allow_unknown = true;
     federation.ok(Command::RevokeUser(unknown.clone()));
@@ -287,7 +288,7 @@ fn what_the_revocation_of_a_user_ends_and_leaves_is_counted() {
     let (mut federation, _, lease, _) = lent();
     federation.ok(invite_user("alice"));
     let counted = |federation: &Federation, user: &str| {
-        let command = RevokeUser { user: user.to_owned(), allow_unknown: false, leases: None };
+        let command = RevokeUser { user: user.to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish };
         command.effects(&federation.state, &Actor::User(ADMIN.to_owned())).unwrap()
     };
     assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 1, leases: 1, own: None });

@@ -11,7 +11,7 @@ use super::revocations::{evict, lent};
 
 /// Revokes alice and treats her leases.
 fn revoke_alice(federation: &mut Federation, leases: LeaseTreatment) -> UserRevocationEffects {
-    let command = RevokeUser { user: "alice".to_owned(), allow_unknown: false, leases: Some(leases) };
+    let command = RevokeUser { user: "alice".to_owned(), allow_unknown: false, leases };
     match federation.ok(Command::RevokeUser(command)).reply {
         Ok(ReplyBody::UserRevoked(effects)) => effects,
         other => panic!("{other:?}"),
@@ -91,7 +91,7 @@ fn a_drained_request_ends_although_its_donor_fails_first() {
 #[test]
 fn requests_of_others_survive_the_revocation_of_a_user() {
     let (mut federation, _, lease, _) = lent();
-    let command = RevokeUser { user: "bob".to_owned(), allow_unknown: true, leases: Some(LeaseTreatment::Stop) };
+    let command = RevokeUser { user: "bob".to_owned(), allow_unknown: true, leases: LeaseTreatment::Stop };
     federation.ok(Command::RevokeUser(command));
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
 }

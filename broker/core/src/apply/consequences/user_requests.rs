@@ -9,10 +9,14 @@ use crate::state::State;
 use crate::state::notice::notice;
 use crate::state::transition::Transition;
 
-/// Leases that have not ended, of requests that the user with the SPIFFE id `user` submitted.
+/// Whether the user with the SPIFFE id `user` submitted the request of a lease.
+pub(crate) fn is_of(state: &State, user: &str, lease: &Lease) -> bool {
+    state.requests.get(&lease.request).is_some_and(|request| request.submitted_by == user)
+}
+
+/// The user's leases that have not ended.
 fn leases_of<'s>(state: &'s State, user: &'s str) -> impl Iterator<Item = (LeaseId, &'s Lease)> {
-    let is_theirs = move |lease: &Lease| state.requests.get(&lease.request).is_some_and(|it| it.submitted_by == user);
-    state.live_leases().filter(move |(_, lease)| is_theirs(lease))
+    state.live_leases().filter(move |(_, lease)| is_of(state, user, lease))
 }
 
 fn waiting_of(state: &State, user: &str) -> Vec<RequestId> {

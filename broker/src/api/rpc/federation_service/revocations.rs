@@ -24,7 +24,7 @@ impl FederationHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "EvictCluster", &message)?;
         let cluster = ClusterId::parse(&message.cluster, "cluster")?;
-        let command = EvictCluster { cluster, leases: treatment(message.leases)? };
+        let command = EvictCluster { cluster, leases: treatment(message.leases, LeaseTreatment::Stop)? };
         let effects = if message.dry_run {
             self.preview(&caller, |state, actor| command.effects(state, actor)).await?
         } else {
@@ -43,8 +43,7 @@ impl FederationHandlers {
         let idempotency = idempotency::of_call(&caller.name(), &key, "RevokeUser", &message)?;
         let user = invitation::parse_user(&message.user)?;
         // A user's leases are the tenant's, so they stay unless the caller says otherwise.
-        let is_asked = message.leases != i32::from(v1::LeaseTreatment::Unspecified);
-        let leases = if is_asked { Some(treatment(message.leases)?) } else { None };
+        let leases = treatment(message.leases, LeaseTreatment::Finish)?;
         let command = RevokeUser { user: user.into(), allow_unknown: message.allow_unknown, leases };
         let effects = if message.dry_run {
             self.preview(&caller, |state, actor| command.effects(state, actor)).await?
@@ -70,7 +69,7 @@ impl FederationHandlers {
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "SuspendInstitution", &message)?;
         let institution = InstitutionId::parse(&message.institution, "institution")?;
-        let command = SuspendInstitution { institution, leases: treatment(message.leases)? };
+        let command = SuspendInstitution { institution, leases: treatment(message.leases, LeaseTreatment::Stop)? };
         let effects = if message.dry_run {
             self.preview(&caller, |state, actor| command.effects(state, actor)).await?
         } else {
@@ -123,9 +122,11 @@ fn evicted_or_suspended(reply: ReplyBody) -> RevocationEffects {
     }
 }
 
-fn treatment(leases: i32) -> Result<LeaseTreatment, Refusal> {
+/// The treatment that the caller asks for, or `unspecified`.
+fn treatment(leases: i32, unspecified: LeaseTreatment) -> Result<LeaseTreatment, Refusal> {
     match v1::LeaseTreatment::try_from(leases) {
-        Ok(v1::LeaseTreatment::Unspecified | v1::LeaseTreatment::Stop) => Ok(LeaseTreatment::Stop),
+        Ok(v1::LeaseTreatment::Unspecified) => Ok(unspecified),
+        Ok(v1::LeaseTreatment::Stop) => Ok(LeaseTreatment::Stop),
         Ok(v1::LeaseTreatment::Drain) => Ok(LeaseTreatment::Drain),
         Ok(v1::LeaseTreatment::Finish) => Ok(LeaseTreatment::Finish),
         Err(_) => Err(Refusal::invalid(

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::check_caller;
-use crate::apply::consequences::user_requests::effects_of;
+use crate::apply::consequences::user_requests::{effects_of, is_of};
 use crate::model::actor::Actor;
 use crate::model::invite::{Invite, InviteSubject};
 use crate::model::lease::Lease;
@@ -25,9 +25,8 @@ pub struct RevokeUser {
     /// Whether the user may be one of whom the state knows nothing: somebody with a certificate of `comity-broker
     /// issue-user` alone.
     pub allow_unknown: bool,
-    /// What becomes of the leases of requests that the user submitted; `None` is as [`LeaseTreatment::Finish`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leases: Option<LeaseTreatment>,
+    /// What becomes of the leases of requests that the user submitted.
+    pub leases: LeaseTreatment,
 }
 
 impl RevokeUser {
@@ -71,10 +70,9 @@ impl RevokeUser {
             ));
         }
         let tenants = state.policy.as_ref().map(|record| record.bundle.roles_of(&id).tenants).unwrap_or_default();
-        let ends = self.leases.is_some_and(|treatment| treatment != LeaseTreatment::Finish);
-        let is_own = |lease: &Lease| state.requests.get(&lease.request).is_some_and(|it| it.submitted_by == id);
+        let ends = self.leases != LeaseTreatment::Finish;
         let is_theirs = |lease: &Lease| lease.state.is_in_force() && tenants.contains_key(lease.tenant.as_str());
-        let stays = |lease: &Lease| is_theirs(lease) && !(ends && is_own(lease));
+        let stays = |lease: &Lease| is_theirs(lease) && !(ends && is_of(state, &id, lease));
         Ok(UserRevocationEffects {
             invitations: self.void_invites(state).count(),
             leases: state.live_leases().filter(|(_, lease)| stays(lease)).count(),
@@ -109,10 +107,8 @@ impl RevokeUser {
         let invites: Vec<String> = self.void_invites(transition.state()).cloned().collect();
         transition.void_user_certificates(&self.user);
         invites.iter().for_each(|hash| transition.remove_invite(hash));
-        if let Some(treatment) = self.leases {
-            let id = self.id(transition.state());
-            transition.treat_requests_of(&id, treatment);
-        }
+        let id = self.id(transition.state());
+        transition.treat_requests_of(&id, self.leases);
         Ok(ReplyBody::UserRevoked(effects))
     }
 }
