@@ -21,6 +21,6 @@ pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Mi
         | ReclaimReason::NodeFailed { .. }
         | ReclaimReason::DonorSilent
         | ReclaimReason::Revoked { .. }
-        | ReclaimReason::UserRevoked => Millis(policy),
+        | ReclaimReason::UserRevoked { .. } => Millis(policy),
     }
 }

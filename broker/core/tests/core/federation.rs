@@ -297,7 +297,11 @@ impl Federation {
     }
 
     pub(crate) fn submit(&mut self, spec: RequestSpec) -> RequestId {
-        let submitted_by = "spiffe://test.example/user/alice".into();
+        self.submit_as("alice", spec)
+    }
+
+    pub(crate) fn submit_as(&mut self, user: &str, spec: RequestSpec) -> RequestId {
+        let submitted_by = format!("spiffe://test.example/user/{user}");
         match self.ok(Command::SubmitRequest(SubmitRequest { spec, submitted_by })).reply {
             Ok(comity_core::ReplyBody::Request(id)) => id,
             other => panic!("{other:?}"),

@@ -10,12 +10,14 @@ use comity_core::feasibility::spared;
 use comity_core::inventory::Sharing;
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
+use comity_core::revocation::LeaseTreatment;
 use comity_core::scheduler::Planner;
 use comity_core::{Command, Millis, ReplyBody};
 use comity_types::{EndReason, LeaseId, LeaseState, NodeId, PriorityName, RequestId, RequestState};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
+use super::user_requests::revoke_alice;
 
 const HOUR: u64 = 3_600_000;
 /// GPUs of each node.
@@ -167,6 +169,32 @@ fn a_lease_whose_new_place_fails_stays() {
         federation.ok(Command::CancelRequest(comity_core::command::CancelRequest { request }));
         assert_eq!(spared(&federation.state), [reclaim.lease]);
     }
+}
+
+#[test]
+fn a_lease_that_moves_ends_instead_once_its_user_is_drained() {
+    let (mut federation, running) = with_leases(2, &[movable(2), movable(2), movable(2), movable(2)]);
+    federation.give_back(running[1]);
+    federation.give_back(running[2]);
+    let request = federation.submit_as("bob", on_one_node(4));
+    federation.place();
+    federation.now += HOUR;
+    federation.ok(Command::Expire(comity_core::command::Expire {}));
+    let reclaims = federation.migrations();
+    let lease = reclaims[0].lease;
+    federation.reclaim(reclaims);
+    let next = federation.place()[0];
+    revoke_alice(&mut federation, LeaseTreatment::Drain);
+    assert_eq!(federation.state.leases[&next].state, LeaseState::Ending);
+    let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
+    assert_eq!(reclaim.reason, ReclaimReason::UserRevoked { by: Some(request) });
+    assert!(federation.migrations().is_empty());
+    federation.expire_at(reclaim.deadline.0);
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::Cancelled));
+    federation.stop(next);
+    federation.stop(lease);
+    federation.place();
+    assert_eq!(federation.state.requests[&request].state, RequestState::Placed);
 }
 
 #[test]

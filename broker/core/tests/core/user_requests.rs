@@ -1,16 +1,20 @@
 //! Requests and leases of a revoked user.
 
-use comity_core::command::{Expire, LeaseOutcome, RevokeUser};
+use comity_core::command::{CheckpointLease, Expire, LeaseOutcome, RevokeUser};
 use comity_core::demand::Share;
+use comity_core::proposal::ProposedReclaim;
+use comity_core::reclaim::ReclaimReason;
 use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
-use comity_core::{Command, ReplyBody};
+use comity_core::scheduler::Planner;
+use comity_core::{Command, ReplyBody, explain};
 use comity_types::{EndReason, LeaseId, LeaseState, RequestState};
 
 use super::federation::{Federation, spec};
+use super::reclaim::{MINUTE, at, urgent, yielding};
 use super::revocations::{evict, lent};
 
 /// Revokes alice and treats her leases.
-fn revoke_alice(federation: &mut Federation, leases: LeaseTreatment) -> UserRevocationEffects {
+pub(super) fn revoke_alice(federation: &mut Federation, leases: LeaseTreatment) -> UserRevocationEffects {
     let command = RevokeUser { user: "alice".to_owned(), allow_unknown: false, leases };
     match federation.ok(Command::RevokeUser(command)).reply {
         Ok(ReplyBody::UserRevoked(effects)) => effects,
@@ -86,6 +90,38 @@ fn a_drained_request_ends_although_its_donor_fails_first() {
         assert_eq!(federation.state.requests[&request].state, RequestState::Cancelled, "{reason}");
         assert!(federation.place().is_empty(), "{reason}");
     }
+}
+
+#[test]
+fn a_request_keeps_the_room_that_a_drained_lease_was_to_make() {
+    let mut federation = Federation::with_preemption();
+    let (_, drained) = federation.running(at("south", yielding(4, 0)));
+    for _ in 0..4 {
+        federation.submit_as("carol", at("north", yielding(4, 0)));
+    }
+    federation.place().into_iter().for_each(|lease| federation.run(lease));
+    federation.now += 10 * MINUTE;
+    federation.ok(Command::CheckpointLease(CheckpointLease { lease: drained }));
+    let asked = federation.submit_as("bob", urgent(3));
+    let reclaims = Planner::default().plan(&federation.state, 10).reclaims;
+    let reason = ReclaimReason::Preempted { by: asked };
+    assert_eq!(reclaims, [ProposedReclaim { lease: drained, reason }], "its work is saved");
+    federation.reclaim(reclaims);
+
+    revoke_alice(&mut federation, LeaseTreatment::Drain);
+    let reclaim = federation.state.leases[&drained].reclaim.clone().unwrap();
+    assert_eq!(reclaim.reason, ReclaimReason::UserRevoked { by: Some(asked) });
+    // No other lease is reclaimed for the request, and nobody passes it.
+    federation.submit_as("carol", at("south", spec(1, Share::Whole, "big")));
+    let plan = Planner::default().plan(&federation.state, 10);
+    assert!(plan.reclaims.is_empty() && plan.placements.is_empty(), "{plan:?}");
+    let told = explain::explain_waiting(&federation.state, asked).unwrap();
+    assert_eq!(told.reclaims.and_then(|reclaims| reclaims.until()), Some(reclaim.deadline));
+    federation.expire_at(reclaim.deadline.0);
+    assert_eq!(federation.state.leases[&drained].end_reason, Some(EndReason::Cancelled));
+    federation.stop(drained);
+    federation.place();
+    assert_eq!(federation.state.requests[&asked].state, RequestState::Placed);
 }
 
 #[test]

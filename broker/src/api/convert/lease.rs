@@ -56,7 +56,7 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         ReclaimReason::DeviceFailed { .. } => (v1::ReclaimReason::DeviceFailed, String::new(), String::new()),
         ReclaimReason::NodeFailed { .. } => (v1::ReclaimReason::NodeFailed, String::new(), String::new()),
         ReclaimReason::DonorSilent => (v1::ReclaimReason::DonorSilent, String::new(), String::new()),
-        ReclaimReason::Revoked { .. } | ReclaimReason::UserRevoked => {
+        ReclaimReason::Revoked { .. } | ReclaimReason::UserRevoked { .. } => {
             (v1::ReclaimReason::Revoked, String::new(), String::new())
         }
     };

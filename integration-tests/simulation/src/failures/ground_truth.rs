@@ -130,7 +130,7 @@ impl GroundTruth {
             | ReclaimReason::Preempted { .. }
             | ReclaimReason::Migration { .. }
             | ReclaimReason::Revoked { .. }
-            | ReclaimReason::UserRevoked => false,
+            | ReclaimReason::UserRevoked { .. } => false,
         }
     }
 }

@@ -183,7 +183,7 @@ impl ReclaimFederation {
             | ReclaimReason::NodeFailed { .. }
             | ReclaimReason::DonorSilent
             | ReclaimReason::Revoked { .. }
-            | ReclaimReason::UserRevoked => {}
+            | ReclaimReason::UserRevoked { .. } => {}
             ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));

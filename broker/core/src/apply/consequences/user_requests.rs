@@ -43,14 +43,15 @@ impl Transition<'_> {
             return;
         }
         let waiting = waiting_of(self.state(), user);
-        self.cancel_waiting(&waiting, &ReclaimReason::UserRevoked.to_string());
+        self.cancel_waiting(&waiting, &ReclaimReason::UserRevoked { by: None }.to_string());
         let leases: Vec<LeaseId> = leases_of(self.state(), user).map(|(id, _)| id).collect();
         leases.into_iter().for_each(|id| self.treat_own_lease(id, treatment));
     }
 
     fn treat_own_lease(&mut self, id: LeaseId, treatment: LeaseTreatment) {
-        let reason = ReclaimReason::UserRevoked;
         let Some(lease) = self.state().leases.get(&id) else { return };
+        let by = lease.reclaim.as_ref().and_then(|reclaim| reclaim.reason.for_request());
+        let reason = ReclaimReason::UserRevoked { by };
         match (lease.state, treatment) {
             (LeaseState::Ending | LeaseState::Ended, _) => {}
             _ if joins(lease) && treatment == LeaseTreatment::Drain => {}
@@ -65,7 +66,7 @@ impl Transition<'_> {
             (LeaseState::Reclaiming, LeaseTreatment::Drain) => self.change_lease(id, |lease| {
                 // The notice that has begun goes on, but the request no longer moves.
                 lease.message = format!("reclaimed: {reason}");
-                lease.reclaim.iter_mut().for_each(|reclaim| reclaim.reason = ReclaimReason::UserRevoked);
+                lease.reclaim.iter_mut().for_each(|reclaim| reclaim.reason = reason.clone());
             }),
             _ => self.end_lease(id, reason.ends_at_once(), &reason.to_string()),
         }

@@ -53,7 +53,7 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
             | ReclaimReason::NodeFailed { .. }
             | ReclaimReason::DonorSilent) => failure_of(state, lease).as_ref() == Some(reason),
             // A command of its own starts these.
-            ReclaimReason::Revoked { .. } | ReclaimReason::UserRevoked => false,
+            ReclaimReason::Revoked { .. } | ReclaimReason::UserRevoked { .. } => false,
             ReclaimReason::Preempted { by } => {
                 let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 proposed_count == set.len() && frees_room(state, *by, donor, &set, proposed.lease)
@@ -175,7 +175,7 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
         ReclaimReason::Revoked { side: Side::Origin } => state.check_borrower(&lease.origin, &lease.tenant).is_err(),
         ReclaimReason::Revoked { side: Side::Donor } => state.check_part(donor).is_err(),
         // A new certificate does not bring back what the old one may have been used for.
-        ReclaimReason::UserRevoked => true,
+        ReclaimReason::UserRevoked { .. } => true,
         ReclaimReason::Preempted { by } => {
             let request = state.requests.get(by).filter(|request| request.waits() && request.room_at.is_some());
             let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };

@@ -24,7 +24,7 @@ pub(crate) fn is_limited(reason: &ReclaimReason) -> bool {
         | ReclaimReason::NodeFailed { .. }
         | ReclaimReason::DonorSilent
         | ReclaimReason::Revoked { .. }
-        | ReclaimReason::UserRevoked => false,
+        | ReclaimReason::UserRevoked { .. } => false,
     }
 }
 

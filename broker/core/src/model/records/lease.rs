@@ -151,7 +151,7 @@ impl Lease {
     /// Whether its request ends with it, whatever ends it, because the user who submitted the request was revoked.
     #[must_use]
     pub fn ends_its_request(&self) -> bool {
-        self.reclaim.as_ref().is_some_and(|reclaim| reclaim.reason == ReclaimReason::UserRevoked)
+        self.reclaim.as_ref().is_some_and(|reclaim| matches!(reclaim.reason, ReclaimReason::UserRevoked { .. }))
     }
 
     /// When it is released because it is idle. Idle time counts while the lease is active, so both its clusters are

@@ -66,7 +66,10 @@ pub enum ReclaimReason {
         side: Side,
     },
     /// The user who submitted its request was revoked.
-    UserRevoked,
+    UserRevoked {
+        /// The request for which the lease was being reclaimed before: it still gets the capacity.
+        by: Option<RequestId>,
+    },
 }
 
 impl ReclaimReason {
@@ -81,7 +84,7 @@ impl ReclaimReason {
             Self::DeviceFailed { .. } => "device-failed",
             Self::NodeFailed { .. } => "node-failed",
             Self::DonorSilent => "donor-silent",
-            Self::Revoked { .. } | Self::UserRevoked => "revoked",
+            Self::Revoked { .. } | Self::UserRevoked { .. } => "revoked",
         }
     }
 
@@ -90,13 +93,13 @@ impl ReclaimReason {
     pub fn for_request(&self) -> Option<RequestId> {
         match self {
             Self::Preempted { by } | Self::Migration { by } => Some(*by),
+            Self::UserRevoked { by } => *by,
             Self::LocalNeed
             | Self::PolicyChanged { .. }
             | Self::DeviceFailed { .. }
             | Self::NodeFailed { .. }
             | Self::DonorSilent
-            | Self::Revoked { .. }
-            | Self::UserRevoked => None,
+            | Self::Revoked { .. } => None,
         }
     }
 
@@ -123,7 +126,7 @@ impl ReclaimReason {
             Self::DonorSilent => EndReason::DonorLost,
             Self::Revoked { side: Side::Donor } => EndReason::DonorRevoked,
             Self::Revoked { side: Side::Origin } => EndReason::OriginRevoked,
-            Self::UserRevoked => EndReason::Cancelled,
+            Self::UserRevoked { .. } => EndReason::Cancelled,
         }
     }
 }
@@ -147,7 +150,7 @@ impl std::fmt::Display for ReclaimReason {
             Self::NodeFailed { node, gone: false } => write!(f, "node {node} does not answer, or failed too often"),
             Self::DonorSilent => f.write_str("nothing is heard of the donor any more"),
             Self::Revoked { side } => write!(f, "its {side} was evicted or suspended"),
-            Self::UserRevoked => f.write_str("the user who submitted its request was revoked"),
+            Self::UserRevoked { .. } => f.write_str("the user who submitted its request was revoked"),
         }
     }
 }
