@@ -118,7 +118,7 @@ struct RevokedUser {
     leases: u32,
     /// Number of leases in force of the requests that the user submitted, which end as asked.
     own_leases: u32,
-    /// Number of such leases that are not in force yet, which end at once.
+    /// Number of such leases that are not in force yet, or whose gang has not started: these end at once.
     starting: u32,
     /// Number of the user's waiting requests, which are cancelled.
     requests: u32,

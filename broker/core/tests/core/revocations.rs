@@ -35,7 +35,7 @@ fn revoke(user: &str) -> Command {
     Command::RevokeUser(RevokeUser { user: user.to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish })
 }
 
-fn effects(federation: &mut Federation, command: Command) -> RevocationEffects {
+pub(super) fn effects(federation: &mut Federation, command: Command) -> RevocationEffects {
     match federation.ok(command).reply {
         Ok(ReplyBody::Revoked(effects)) => effects,
         other => panic!("{other:?}"),

@@ -16,14 +16,14 @@ use proptest::prelude::*;
 use super::federation::{Federation, RIVALS, cluster, device, offer, spec};
 
 /// Members of `count` GPUs each, on several donors if needed.
-fn gang(count: u32, min: u32, desired: u32) -> RequestSpec {
+pub(super) fn gang(count: u32, min: u32, desired: u32) -> RequestSpec {
     let members = Some(Members { min, desired });
     RequestSpec { members, spread_donors: true, ..spec(count, Share::Whole, "big") }
 }
 
 impl Federation {
     /// Gives each donor this number of nodes with four GPUs.
-    fn nodes(&mut self, generation: u64, donors: &[(&str, usize)]) {
+    pub(super) fn nodes(&mut self, generation: u64, donors: &[(&str, usize)]) {
         let names = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
         for (donor, many) in donors {
             let nodes: Vec<_> =

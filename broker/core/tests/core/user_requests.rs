@@ -11,7 +11,8 @@ use comity_types::{EndReason, LeaseId, LeaseState, RequestState};
 
 use super::federation::{Federation, spec};
 use super::reclaim::{MINUTE, at, urgent, yielding};
-use super::revocations::{evict, lent};
+use super::revocations::{effects, evict, lent};
+use super::spread::gang;
 
 /// Revokes alice and treats her leases.
 pub(super) fn revoke_alice(federation: &mut Federation, leases: LeaseTreatment) -> UserRevocationEffects {
@@ -122,6 +123,42 @@ fn a_request_keeps_the_room_that_a_drained_lease_was_to_make() {
     federation.stop(drained);
     federation.place();
     assert_eq!(federation.state.requests[&asked].state, RequestState::Placed);
+}
+
+#[test]
+fn a_gang_that_has_not_started_ends_at_once_and_is_counted_so() {
+    let with_gang = |active: usize| {
+        let mut federation = Federation::ready();
+        federation.nodes(2, &[("north", 3), ("south", 2)]);
+        let request = federation.submit(gang(4, 4, 6));
+        let parts = federation.place();
+        assert_eq!(parts.len(), 2);
+        parts[..active].iter().for_each(|part| federation.run(*part));
+        (federation, request, parts)
+    };
+    let counts = |done: RevocationEffects| (done.leases, done.starting);
+    let (mut federation, request, parts) = with_gang(1);
+    let done = revoke_alice(&mut federation, LeaseTreatment::Drain);
+    assert_eq!(done.own.map(counts), Some((0, 2)));
+    for part in parts {
+        assert_eq!(federation.state.leases[&part].end_reason, Some(EndReason::Cancelled));
+    }
+    assert_eq!(federation.state.requests[&request].state, RequestState::Cancelled);
+
+    let (mut federation, _, parts) = with_gang(1);
+    let done = effects(&mut federation, evict("west", LeaseTreatment::Finish));
+    assert_eq!(counts(done), (0, 2));
+    for part in parts {
+        assert_eq!(federation.state.leases[&part].end_reason, Some(EndReason::OriginRevoked));
+    }
+
+    // All parts of a gang that runs get the notice.
+    let (mut federation, _, parts) = with_gang(2);
+    let done = revoke_alice(&mut federation, LeaseTreatment::Drain);
+    assert_eq!(done.own.map(counts), Some((2, 0)));
+    for part in parts {
+        assert_eq!(federation.state.leases[&part].state, LeaseState::Reclaiming);
+    }
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub(crate) struct RevocationAnswer {
     clusters: Vec<String>,
     /// Number of their leases in force: these are treated as asked.
     leases: u32,
-    /// Number of their leases that are not in force yet: these end at once.
+    /// Number of their leases that are not in force yet, or whose gang has not started: these end at once.
     starting: u32,
     /// Number of waiting requests that are cancelled.
     requests: u32,

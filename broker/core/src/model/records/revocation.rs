@@ -4,7 +4,9 @@
 //! the count and voids the subject's certificates of earlier generations. So no clock decides whether a certificate is
 //! void, and one that was being issued during a revocation is void as well.
 
-use comity_types::ClusterId;
+use std::collections::BTreeSet;
+
+use comity_types::{ClusterId, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::lease::Lease;
@@ -64,7 +66,7 @@ pub struct RevocationEffects {
     pub clusters: Vec<ClusterId>,
     /// Number of leases in force that are treated as asked: of the clusters, on both sides, or of a user's requests.
     pub leases: usize,
-    /// Number of such leases that are not in force yet: these end at once.
+    /// Number of such leases that are not in force yet, or whose gang has not started: these end at once.
     pub starting: usize,
     /// Number of waiting requests that are cancelled.
     pub requests: usize,
@@ -73,10 +75,16 @@ pub struct RevocationEffects {
 impl RevocationEffects {
     /// Counts the leases of `clusters` by what happens to them. Those that are ending end in any case.
     pub(crate) fn of<'l>(clusters: Vec<ClusterId>, leases: impl Iterator<Item = &'l Lease>, requests: usize) -> Self {
+        let leases: Vec<&Lease> = leases.collect();
+        // With an initial lease that is not in force yet, the whole gang ends.
+        let initial = leases.iter().filter(|lease| lease.state.is_held() && !lease.joins && lease.moved_from.is_none());
+        let unstarted: BTreeSet<RequestId> = initial.map(|lease| lease.request).collect();
         let (mut in_force, mut starting) = (0, 0);
         for lease in leases {
-            in_force += usize::from(lease.state.is_in_force());
-            starting += usize::from(lease.state.is_held());
+            let is_active = lease.state.is_in_force();
+            let ends_at_once = lease.state.is_held() || is_active && unstarted.contains(&lease.request);
+            starting += usize::from(ends_at_once);
+            in_force += usize::from(is_active && !ends_at_once);
         }
         Self { clusters, leases: in_force, starting, requests }
     }
