@@ -54,6 +54,7 @@ pub use disk_fault::DiskFault;
 #[cfg(test)]
 pub(crate) use disk_watch::DiskWatch;
 pub(crate) use log_store::LogStore;
+pub(crate) use lost::has_remains;
 pub(crate) use marker::DiskIdentity;
 pub(crate) use peer_starts::PeerStarts;
 pub(crate) use reached::LogPosition;

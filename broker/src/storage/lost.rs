@@ -74,6 +74,11 @@ pub(super) fn set_aside(data: &Path) -> Result<PathBuf, StorageError> {
     Ok(to)
 }
 
+/// Whether something is left of an earlier incarnation.
+pub(crate) fn has_remains(data: &Path) -> bool {
+    !aside(data).is_empty()
+}
+
 fn aside(data: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(data).into_iter().flatten().flatten();
     entries.map(|entry| entry.path()).filter(|path| number_of(path).is_some()).collect()

@@ -26,7 +26,7 @@ use crate::group::members::{HELLO_TIMEOUT, admission};
 use crate::group::{Group, Inner, Leadership};
 use crate::replication::identity::{GroupId, Incarnation, StartId};
 use crate::replication::member::MemberAddress;
-use crate::storage::LogPosition;
+use crate::storage::{self, LogPosition};
 
 /// Interval of rounds while this broker has no vote.
 const HELLO_INTERVAL: Duration = Duration::from_millis(150);
@@ -59,7 +59,7 @@ struct Search {
     behind: BTreeMap<u64, Instant>,
     /// Whether the missing vote was logged.
     said: bool,
-    /// Since when this broker, which was in a group, has had no log and known no other broker.
+    /// Since when this broker has had no log and known no other broker, although it was in a group.
     alone: Option<Instant>,
     /// Whether that was logged.
     told: bool,
@@ -138,21 +138,37 @@ impl Inner {
                 let next = if is_member { "it looks for the others" } else { "add it by `comity raft add-learner`" };
                 info!(broker = me, admitted, "this broker does not vote yet: {next}");
             }
-            let is_alone = voters.is_empty() && search.known.is_empty() && eligibility.group().is_some();
+            // A sole member without a group founds one within a round, unless it did so on a disk that is gone.
+            let was_in_a_group = eligibility.group().is_some() || self.config.members.contains_key(&me);
+            let is_alone = voters.is_empty() && search.known.is_empty() && was_in_a_group;
             search.alone = is_alone.then(|| search.alone.unwrap_or_else(Instant::now));
             let waits = search.alone.is_some_and(|since| since.elapsed() > ALONE_FOR);
             if waits && !std::mem::replace(&mut search.told, true) {
-                error!(
-                    broker = me, data = %self.config.data.display(),
-                    "this broker has lost its log or the end of it, and knows no other broker that could send it. In a \
-                     group of one, put a backup of its data directory back; without one, stop it, run `mv group \
-                     group.lost && mv group.lost/lost-N group` in its data directory, with the highest N, and then \
-                     `comity-broker recover --from DATA`. In a larger group, start the others: they find this one"
-                );
+                self.say_what_a_sole_broker_needs();
             }
         }
         self.elections.set(Reason::MayNotVote, !eligibility.may_vote());
         eligibility.may_vote()
+    }
+
+    fn say_what_a_sole_broker_needs(&self) {
+        let (lost, remedy) = if storage::has_remains(&self.config.data) {
+            (
+                "its log or the end of it",
+                "stop it, run `mv group group.lost && mv group.lost/lost-N group` in its data directory, with the \
+                 highest N, and then `comity-broker recover --from DATA`",
+            )
+        } else {
+            (
+                "its whole log",
+                "nothing is left of the group: make a new one by `comity-broker init` with another data directory",
+            )
+        };
+        error!(
+            broker = self.config.id, data = %self.config.data.display(),
+            "this broker has lost {lost}, and knows no other broker that could send it. In a group of one, put a backup \
+             of its data directory back; without one, {remedy}. In a larger group, start the others: they find this one"
+        );
     }
 
     async fn say_hello(&self, known: &mut BTreeMap<u64, MemberAddress>) -> Vec<(u64, Answer)> {

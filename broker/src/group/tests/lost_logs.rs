@@ -266,6 +266,33 @@ async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
     sole.crash().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sole_broker_on_an_empty_disk_says_what_to_do_and_takes_a_backup_back() {
+    let federation = Federation::new(1);
+    let sole = federation.start(1).await;
+    assert_eq!(sole.group.found().await.unwrap(), Founded::Here);
+    changed(&sole.group, 1).await;
+    sole.crash().await;
+    let backup = copy(&federation, 1);
+    wipe(&federation, 1);
+
+    warnings::keep();
+    let emptied = federation.start(1).await;
+    let said =
+        || warnings::with("knows no other broker that could send it", &federation.dir.path().display().to_string());
+    eventually("the sole broker to say what to do", || async { said().pop() }).await;
+    let said = said().pop().unwrap();
+    assert!(said.contains("put a backup of its data directory back"), "{said}");
+    assert!(said.contains("comity-broker init") && !said.contains("lost-N"), "nothing is left to recover: {said}");
+    assert_eq!(emptied.group.status().await.leader, None);
+    emptied.crash().await;
+
+    restore(&federation, 1, &backup);
+    let sole = federation.start(1).await;
+    assert_eq!(read_revision(&sole.group, Consistency::Linearizable).await, 1);
+    sole.crash().await;
+}
+
 /// All start at once, so the older copy meets members that have not heard of it since they started.
 #[tokio::test(flavor = "multi_thread")]
 async fn older_disk_returns_after_its_broker_got_another_one() {
