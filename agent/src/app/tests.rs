@@ -1,24 +1,22 @@
 //! Whole agents against a broker in this process.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-use std::collections::{BTreeMap, BTreeSet};
+#[path = "../../tests/join/federation.rs"]
+mod federation;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use comity_broker::config::Settings;
-use comity_broker::group::{Consistency, MemberAddress, Proposal};
-use comity_broker::provision::{self, Init};
-use comity_broker::{Broker, Listeners};
+use comity_broker::group::{Consistency, Proposal};
 use comity_core::Command;
 use comity_core::command::AdvertiseOffer;
 use comity_core::inventory::Offer;
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
-use comity_proto::v1::policy_service_client::PolicyServiceClient;
-use comity_runtime::{BrokerChannel, BrokerEndpoints, IdentityDir, SecretString, TrustDomain, UserName, connect};
+use comity_runtime::SecretString;
 use comity_types::ClusterId;
-use tempfile::TempDir;
-use tokio::net::TcpListener;
+
+use federation::Federation;
 
 use super::*;
 use crate::config::FabricSettings;
@@ -27,54 +25,7 @@ use crate::enrollment::token_source::JoinTokenSource;
 const SOON: Duration = Duration::from_secs(30);
 const CLUSTER: &str = "ncc-main";
 
-/// A broker with the example policy, and the state of the agent of [`CLUSTER`].
-struct Federation {
-    home: TempDir,
-    broker: Broker,
-}
-
 impl Federation {
-    async fn start() -> Self {
-        let home = tempfile::tempdir().unwrap();
-        let client = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let raft = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
-        let address = MemberAddress { raft: address(&raft), client: address(&client) };
-        let init = Init {
-            data: home.path().join("broker"),
-            trust_domain: TrustDomain::new("comity.example").unwrap(),
-            settings: Settings {
-                id: 1,
-                members: BTreeMap::from([(1, address)]),
-                bootstrap_admins: BTreeSet::new(),
-                hosts: BTreeSet::new(),
-            },
-            admin: UserName::new("admin").unwrap(),
-            admin_out: home.path().join("admin"),
-        };
-        provision::init(&init).unwrap();
-        let mut config = comity_broker::Config::load(&init.data).unwrap();
-        config.admin_listen = "127.0.0.1:0".parse().unwrap();
-        let broker = Broker::start_on(config, Listeners { client, raft }).await.unwrap();
-        broker.group().leadership().wait_for(|now| now.is_leader()).await.unwrap();
-        let federation = Self { home, broker };
-        let files = comity_policy::read_directory(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../policy/examples"));
-        let files = files.unwrap().into_iter().map(|file| v1::PolicyFile { path: file.path, text: file.text });
-        let request = v1::ApplyPolicyRequest {
-            bundle: Some(v1::PolicyBundle { files: files.collect(), commit: String::new() }),
-            idempotency_key: "start".to_owned(),
-            ..v1::ApplyPolicyRequest::default()
-        };
-        PolicyServiceClient::new(federation.admin()).apply_policy(request).await.unwrap();
-        federation
-    }
-
-    fn admin(&self) -> BrokerChannel {
-        let (source, roots) = IdentityDir::new(self.home.path().join("admin")).open().unwrap();
-        let brokers = BrokerEndpoints::new([self.broker.client_addr().to_string()]).unwrap();
-        connect(&brokers, &ClientTls::new(roots, source.subscribe()))
-    }
-
     fn state(&self) -> PathBuf {
         self.home.path().join("state")
     }
@@ -106,13 +57,8 @@ impl Federation {
 
     /// Joins as [`CLUSTER`], and waits for the first desired state.
     async fn join(&self) -> Agent {
-        let request = v1::InviteClusterRequest {
-            cluster: CLUSTER.to_owned(),
-            idempotency_key: "invite".to_owned(),
-            ..v1::InviteClusterRequest::default()
-        };
-        let invited = FederationServiceClient::new(self.admin()).invite_cluster(request).await.unwrap().into_inner();
-        let agent = Agent::start(self.config(Some(invited.token))).await.unwrap();
+        let token = self.invite(CLUSTER).await;
+        let agent = Agent::start(self.config(Some(token))).await.unwrap();
         tokio::time::timeout(SOON, agent.connected()).await.unwrap();
         agent
     }
