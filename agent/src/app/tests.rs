@@ -22,7 +22,7 @@ use super::*;
 use crate::config::FabricSettings;
 use crate::enrollment::token_source::JoinTokenSource;
 
-const SOON: Duration = Duration::from_secs(30);
+const MAX_WAIT: Duration = Duration::from_secs(30);
 const CLUSTER: &str = "ncc-main";
 
 impl Federation {
@@ -59,7 +59,7 @@ impl Federation {
     async fn join(&self) -> Agent {
         let token = self.invite(CLUSTER).await;
         let agent = Agent::start(self.config(Some(token))).await.unwrap();
-        tokio::time::timeout(SOON, agent.connected()).await.unwrap();
+        tokio::time::timeout(MAX_WAIT, agent.connected()).await.unwrap();
         agent
     }
 
@@ -76,7 +76,7 @@ impl Federation {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(SOON, look).await.expect("the offer comes")
+        tokio::time::timeout(MAX_WAIT, look).await.expect("the offer comes")
     }
 
     async fn stop(self, agent: Agent) {
@@ -96,7 +96,7 @@ async fn opened(state: &Path) -> Store {
             }
         }
     };
-    tokio::time::timeout(SOON, open).await.expect("the agent closes its store")
+    tokio::time::timeout(MAX_WAIT, open).await.expect("the agent closes its store")
 }
 
 fn gpus(offer: &Offer) -> usize {
@@ -153,10 +153,10 @@ async fn an_agent_knows_that_it_takes_no_part_while_its_institution_is_suspended
     };
     let mut admin = FederationServiceClient::new(federation.admin());
     admin.suspend_institution(suspend).await.unwrap();
-    tokio::time::timeout(SOON, revoked.wait_for(|revoked| *revoked)).await.expect("it is told").unwrap();
+    tokio::time::timeout(MAX_WAIT, revoked.wait_for(|revoked| *revoked)).await.expect("it is told").unwrap();
     assert!(!agent.is_connected());
     let resume = v1::ResumeInstitutionRequest { institution, idempotency_key: "resume".to_owned() };
     admin.resume_institution(resume).await.unwrap();
-    tokio::time::timeout(SOON, revoked.wait_for(|revoked| !*revoked)).await.expect("it takes part again").unwrap();
+    tokio::time::timeout(MAX_WAIT, revoked.wait_for(|revoked| !*revoked)).await.expect("it takes part again").unwrap();
     federation.stop(agent).await;
 }

@@ -28,9 +28,9 @@ pub(super) fn with(one: &str, other: &str) -> Vec<String> {
 
 struct Keeper;
 
-struct Line(String);
+struct LoggedLine(String);
 
-impl Visit for Line {
+impl Visit for LoggedLine {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         write!(self.0, "{field}={value:?} ").expect("a string");
     }
@@ -54,7 +54,7 @@ impl Subscriber for Keeper {
     fn record_follows_from(&self, _: &Id, _: &Id) {}
 
     fn event(&self, event: &Event<'_>) {
-        let mut line = Line(String::new());
+        let mut line = LoggedLine(String::new());
         event.record(&mut line);
         lines().push(line.0);
     }
