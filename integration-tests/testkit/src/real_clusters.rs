@@ -346,7 +346,8 @@ fn prepare(
     for (place, node) in nodes {
         node_files::write(dir, node, cni)?;
         if node.cni == Cni::Calico {
-            cni::add_calico(dir, node, cni, binaries)?;
+            let nodes: Vec<PathBuf> = (1..=node.nodes).map(|number| dir.join(node.folder(number))).collect();
+            cni::add_calico(&dir.join(node.name), &nodes, cni, binaries)?;
         }
         let dir = dir.join(node.name);
         if let Some(liqo) = &config.liqo

@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use super::node_files::NodeSettings;
 use super::{RealClustersError, machine};
 use crate::binaries::Binaries;
 
@@ -25,6 +24,17 @@ pub enum Cni {
     /// Addresses come from the plugin host-local and routes between nodes are fixed, as with the bridge: BGP, overlays
     /// and Typha do not run.
     Calico,
+}
+
+/// A node as its network plugin knows it.
+pub(super) struct PluginNode {
+    pub(super) name: String,
+    /// The network of its pods.
+    pub(super) pods: String,
+    /// The folder with the node's files.
+    pub(super) dir: PathBuf,
+    /// The kubeconfig of the cluster's administrator.
+    pub(super) kubeconfig: PathBuf,
 }
 
 impl Cni {
@@ -55,11 +65,12 @@ impl Cni {
         }
     }
 
-    /// The plugins' configuration for a node; `root` has the folders of all nodes.
-    pub(super) fn conflist(self, root: &Path, cluster: &NodeSettings, number: u32) -> String {
-        let subnet = cluster.pods_of(number);
-        let ipam =
-            format!(r#"{{"type": "host-local", "ranges": [[{{"subnet": "{subnet}"}}]], "dataDir": "/run/cni/ipam"}}"#);
+    /// The plugins' configuration for a node.
+    pub(super) fn conflist(self, node: &PluginNode) -> String {
+        let ipam = format!(
+            r#"{{"type": "host-local", "ranges": [[{{"subnet": "{}"}}]], "dataDir": "/run/cni/ipam"}}"#,
+            node.pods
+        );
         let first = match self {
             Self::Bridge => format!(
                 r#"{{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "hairpinMode": true, "ipMasq": false,
@@ -69,9 +80,9 @@ impl Cni {
                 r#"{{"type": "calico", "datastore_type": "kubernetes", "nodename": "{}", "nodename_file_optional": true,
   "mtu": 1500, "log_level": "info", "log_file_path": "{}", "policy": {{"type": "k8s"}},
   "kubernetes": {{"kubeconfig": "{}"}}, "ipam": {ipam}}}"#,
-                cluster.node_name(number),
-                root.join(cluster.folder(number)).join("log/cni.log").display(),
-                root.join(cluster.name).join("admin.kubeconfig").display(),
+                node.name,
+                node.dir.join("log/cni.log").display(),
+                node.kubeconfig.display(),
             ),
         };
         format!(
@@ -83,16 +94,17 @@ impl Cni {
     }
 }
 
-/// Adds what Calico needs to the folders of a cluster's nodes: an object for the API server, and a folder of plugins.
+/// Adds what Calico needs to a cluster: an object for the API server in the folder `cluster`, and a folder of plugins in
+/// the folders of its nodes.
 pub(super) fn add_calico(
-    root: &Path,
-    cluster: &NodeSettings,
+    cluster: &Path,
+    nodes: &[PathBuf],
     system: &str,
     binaries: &Binaries,
 ) -> Result<(), RealClustersError> {
     let io = |path: PathBuf| move |source| RealClustersError::Io { path, source };
-    for number in 1..=cluster.nodes {
-        let folder = root.join(cluster.folder(number)).join("cni");
+    for node in nodes {
+        let folder = node.join("cni");
         fs::create_dir_all(&folder).map_err(io(folder.clone()))?;
         // The program acts as the plugin under whose name it is called.
         let own = [("calico", binaries.program("calico-cni"))];
@@ -102,7 +114,7 @@ pub(super) fn add_calico(
             symlink(program, &link).map_err(io(link))?;
         }
     }
-    let path = root.join(cluster.name).join("calico.json");
+    let path = cluster.join("calico.json");
     fs::write(&path, DATASTORE_READY).map_err(io(path))
 }
 
@@ -115,7 +127,7 @@ mod tests {
     #[test]
     fn each_node_has_its_own_addresses() {
         for (cni, plugin) in [(Cni::Bridge, "bridge"), (Cni::Calico, "calico")] {
-            let text = cni.conflist(Path::new("/clusters"), &DONOR, 2);
+            let text = cni.conflist(&DONOR.plugin_node(Path::new("/clusters"), 2));
             let conflist: serde_json::Value = serde_json::from_str(&text).unwrap();
             let first = &conflist["plugins"][0];
             assert_eq!(first["type"], plugin);

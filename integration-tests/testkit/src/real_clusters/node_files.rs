@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use super::cni::Cni;
+use super::cni::{Cni, PluginNode};
 use super::gpu_box::{Board, GpuBox};
 use super::{DNS_IMAGE, PAUSE_IMAGE, RealClustersError};
 use crate::kubeconfig;
@@ -110,6 +110,16 @@ impl NodeSettings {
         format!("{}/{length}", Ipv4Addr::from_bits(first.to_bits() + 256 * node.saturating_sub(1)))
     }
 
+    /// A node for its network plugin; `root` has the folders of all nodes.
+    pub(super) fn plugin_node(&self, root: &Path, node: u32) -> PluginNode {
+        PluginNode {
+            name: self.node_name(node),
+            pods: self.pods_of(node),
+            dir: root.join(self.folder(node)),
+            kubeconfig: root.join(self.name).join("admin.kubeconfig"),
+        }
+    }
+
     /// The addresses of all its pods.
     pub(super) fn pods(&self) -> &'static str {
         if self.nodes < 2 { self.pod_network } else { self.pod_networks }
@@ -136,7 +146,7 @@ pub(super) fn write(root: &Path, cluster: &NodeSettings, cni_folder: &str) -> Re
         let mut files = vec![
             ("node.env", node_env(cluster, number)),
             ("containerd.toml", containerd(&cluster.cni.plugins(&dir, cni_folder))),
-            ("cni.conflist", cluster.cni.conflist(root, cluster, number)),
+            ("cni.conflist", cluster.cni.conflist(&cluster.plugin_node(root, number))),
             ("kubelet.yaml", kubelet(cluster, number, &pki)),
             ("kube-proxy.yaml", kube_proxy(cluster, number, &pki)),
         ];
