@@ -304,7 +304,7 @@ impl Broker {
     /// The refusal, as text.
     pub async fn apply_first_policy(&self, source: &BundleSource, admin: &SpiffeId) -> Result<bool, String> {
         let command = Command::ApplyPolicy(ApplyPolicy { source: source.clone(), force: false, expected_hash: None });
-        let caller = Caller::User(admin.clone());
+        let caller = Caller::User(admin.clone(), 0);
         loop {
             match self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await {
                 Ok(true) => return Ok(false),

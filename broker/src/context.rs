@@ -180,7 +180,14 @@ impl Context {
     ) -> Result<Applied, Unavailable> {
         let _turn = self.proposal_turns.take(caller).await;
         let traceparent = current_traceparent().unwrap_or_default();
-        self.commit(Proposal { actor: caller.actor(), command, idempotency, traceparent }).await
+        self.commit(Proposal {
+            actor: caller.actor(),
+            generation: caller.generation(),
+            command,
+            idempotency,
+            traceparent,
+        })
+        .await
     }
 
     /// Commits a proposal and counts it.

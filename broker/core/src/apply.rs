@@ -6,7 +6,6 @@ pub mod entry;
 
 use crate::apply::command::Command;
 use crate::apply::entry::LogEnvelope;
-use crate::model::actor::Actor;
 use crate::model::idempotency;
 use crate::model::refusal::Refusal;
 use crate::model::reply::Applied;
@@ -26,7 +25,7 @@ impl State {
         if let Some(reply) = entry.idempotency.as_ref().and_then(|key| idempotency::seen(&self.idempotency, key)) {
             return Ok(Applied { reply, revision: self.revision, changes: Vec::new() });
         }
-        let mut transition = Transition::begin(self, &entry.actor, &entry.traceparent);
+        let mut transition = Transition::begin(self, (&entry.actor, entry.generation), &entry.traceparent);
         let reply = check_actor(transition.state(), entry).and_then(|()| entry.command.apply(&mut transition));
         let changes = transition.finish(&reply)?;
         // Do not store refusals: a caller who fixes the cause may repeat the same call.
@@ -39,11 +38,11 @@ impl State {
     }
 }
 
-/// Refuses an evicted or suspended cluster, whichever broker admitted it: that broker may lag. It may join again.
+/// Refuses an actor whose certificate was voided, or who was suspended, after a broker admitted the call: the command was
+/// under way, or that broker lags. Whoever joins acts by the token, which is checked.
 fn check_actor(state: &State, entry: &LogEnvelope) -> Result<(), Refusal> {
-    match (&entry.actor, &entry.command) {
-        (Actor::Cluster(_), Command::JoinCluster(_)) => Ok(()),
-        (Actor::Cluster(cluster), _) => state.check_part(cluster),
-        _ => Ok(()),
+    match &entry.command {
+        Command::JoinCluster(_) | Command::JoinUser(_) | Command::JoinBroker(_) => Ok(()),
+        _ => state.check_standing(&entry.actor, entry.generation),
     }
 }

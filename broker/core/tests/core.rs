@@ -37,6 +37,8 @@ mod idle;
 mod invitations;
 #[path = "core/inviters.rs"]
 mod inviters;
+#[path = "core/late_commands.rs"]
+mod late_commands;
 #[path = "core/mig.rs"]
 mod mig;
 #[path = "core/migration.rs"]

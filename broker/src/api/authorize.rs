@@ -192,9 +192,9 @@ pub fn authorize(
     let is = |who: &Who| match (who, caller) {
         (Who::Anyone, _) | (Who::Cluster, Caller::Cluster(..)) | (Who::Broker, Caller::Broker(_)) => true,
         (Who::Certified, caller) => *caller != Caller::Anonymous,
-        (Who::Member, Caller::User(_)) => !roles.is_empty(),
-        (Who::Submitter, Caller::User(_)) => roles.tenants.values().any(|role| *role >= TenantRole::Submitter),
-        (Who::Operator, Caller::User(_)) => !roles.institutions_operated.is_empty(),
+        (Who::Member, Caller::User(..)) => !roles.is_empty(),
+        (Who::Submitter, Caller::User(..)) => roles.tenants.values().any(|role| *role >= TenantRole::Submitter),
+        (Who::Operator, Caller::User(..)) => !roles.institutions_operated.is_empty(),
         (Who::Admin, caller) => is_maintainer(caller, bundle, bootstrap),
         (Who::BrokerOperator, caller) => is_broker_operator(caller, bundle, bootstrap),
         _ => false,
@@ -216,8 +216,8 @@ pub fn authorize(
 #[must_use]
 pub fn is_maintainer(caller: &Caller, bundle: Option<&Bundle>, bootstrap: &BTreeSet<String>) -> bool {
     match (caller, bundle) {
-        (Caller::User(id), Some(bundle)) => bundle.roles_of(&id.to_string()).federation_admin,
-        (Caller::User(id), None) => bootstrap.contains(&id.to_string()),
+        (Caller::User(id, _), Some(bundle)) => bundle.roles_of(&id.to_string()).federation_admin,
+        (Caller::User(id, _), None) => bootstrap.contains(&id.to_string()),
         _ => false,
     }
 }
@@ -235,7 +235,7 @@ pub fn is_broker_operator(caller: &Caller, bundle: Option<&Bundle>, bootstrap: &
 #[must_use]
 pub fn roles_of(caller: &Caller, bundle: Option<&Bundle>) -> Roles {
     match (caller, bundle) {
-        (Caller::User(id), Some(bundle)) => bundle.roles_of(&id.to_string()),
+        (Caller::User(id, _), Some(bundle)) => bundle.roles_of(&id.to_string()),
         _ => Roles::default(),
     }
 }
@@ -263,7 +263,7 @@ impl Grant<'_> {
     /// The remedy for `caller`: the line that gives a role in a tenant, or who else may do it.
     fn remedy(self, caller: &Caller) -> String {
         let id = caller.name();
-        if !matches!(caller, Caller::User(_)) || self == Self::Nobody {
+        if !matches!(caller, Caller::User(..)) || self == Self::Nobody {
             return "call with the certificate of somebody who may; roles in the policy bundle are for users"
                 .to_owned();
         }
@@ -300,7 +300,7 @@ pub fn may_submit(
     tenant: &TenantId,
     origin: &ClusterId,
 ) -> Result<(), Refusal> {
-    if let Caller::Cluster(_, cluster) = caller {
+    if let Caller::Cluster(_, cluster, _) = caller {
         return may_act_from(cluster, bundle, tenant, origin);
     }
     let roles = roles_of(caller, bundle);
@@ -362,7 +362,7 @@ pub fn may_change(
     origin: &ClusterId,
     owner: &str,
 ) -> Result<(), Refusal> {
-    if let Caller::Cluster(_, cluster) = caller {
+    if let Caller::Cluster(_, cluster, _) = caller {
         return may_act_from(cluster, bundle, tenant, origin);
     }
     let roles = roles_of(caller, bundle);
@@ -410,13 +410,13 @@ pub fn may_view_tenant(caller: &Caller, bundle: Option<&Bundle>, tenant: &Tenant
 pub fn may_invite(caller: &Caller, bundle: Option<&Bundle>, cluster: &ClusterId) -> Result<(), Refusal> {
     let bundle_says = match (caller, bundle) {
         // A cluster that no document names is refused by the command itself, with a better reason.
-        (Caller::User(id), Some(bundle)) => {
+        (Caller::User(id, _), Some(bundle)) => {
             bundle.may_invite(&id.to_string(), cluster.as_str())
                 || (roles_of(caller, Some(bundle)).federation_admin
                     && bundle.institution_of_cluster(cluster.as_str()).is_none())
         }
         // Before a bundle is in force, the command's own refusal says that one must be applied.
-        (Caller::User(_), None) => true,
+        (Caller::User(..), None) => true,
         _ => false,
     };
     if bundle_says {

@@ -14,10 +14,10 @@ use crate::api::rpc_error::RpcError;
 pub enum Caller {
     /// Showed no certificate.
     Anonymous,
-    /// A person or program.
-    User(SpiffeId),
-    /// A cluster's agent.
-    Cluster(SpiffeId, ClusterId),
+    /// A person or program, and the generation of its certificate.
+    User(SpiffeId, u64),
+    /// A cluster's agent, and the generation of its certificate.
+    Cluster(SpiffeId, ClusterId, u64),
     /// Another broker of the group.
     Broker(SpiffeId),
 }
@@ -25,7 +25,7 @@ pub enum Caller {
 impl Caller {
     /// From the TLS handshake; refuses a certificate that has expired since.
     pub fn of(peer: Option<&PeerInfo>, now: SystemTime) -> Result<Self, RpcError> {
-        let Some(PeerInfo { spiffe: Some(id), .. }) = peer else { return Ok(Self::Anonymous) };
+        let Some(PeerInfo { spiffe: Some(id), generation, .. }) = peer else { return Ok(Self::Anonymous) };
         if peer.is_some_and(|peer| peer.has_expired(now)) {
             return Err(RpcError::Unauthenticated {
                 reason: "the certificate of this connection has ended",
@@ -42,8 +42,10 @@ impl Caller {
         }
         Ok(match id.kind() {
             SpiffeKind::Broker(_) => Self::Broker(id.clone()),
-            SpiffeKind::User(_) => Self::User(id.clone()),
-            SpiffeKind::Cluster(name) => Self::Cluster(id.clone(), ClusterId::parse(name.as_str(), "certificate")?),
+            SpiffeKind::User(_) => Self::User(id.clone(), *generation),
+            SpiffeKind::Cluster(name) => {
+                Self::Cluster(id.clone(), ClusterId::parse(name.as_str(), "certificate")?, *generation)
+            }
         })
     }
 
@@ -52,7 +54,7 @@ impl Caller {
     pub fn name(&self) -> String {
         match self {
             Self::Anonymous => "anonymous".to_owned(),
-            Self::User(id) | Self::Cluster(id, _) | Self::Broker(id) => id.to_string(),
+            Self::User(id, _) | Self::Cluster(id, ..) | Self::Broker(id) => id.to_string(),
         }
     }
 
@@ -60,8 +62,8 @@ impl Caller {
     #[must_use]
     pub fn cluster(&self) -> Option<&ClusterId> {
         match self {
-            Self::Cluster(_, cluster) => Some(cluster),
-            Self::Anonymous | Self::User(_) | Self::Broker(_) => None,
+            Self::Cluster(_, cluster, _) => Some(cluster),
+            Self::Anonymous | Self::User(..) | Self::Broker(_) => None,
         }
     }
 
@@ -69,8 +71,17 @@ impl Caller {
     #[must_use]
     pub fn actor(&self) -> Actor {
         match self {
-            Self::Cluster(_, cluster) => Actor::Cluster(cluster.clone()),
+            Self::Cluster(_, cluster, _) => Actor::Cluster(cluster.clone()),
             other => Actor::User(other.name()),
+        }
+    }
+
+    /// Generation of the caller's certificate; 0 without one, and for brokers, whose certificates have none.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        match self {
+            Self::User(_, generation) | Self::Cluster(.., generation) => *generation,
+            Self::Anonymous | Self::Broker(_) => 0,
         }
     }
 }

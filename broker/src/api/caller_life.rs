@@ -5,7 +5,6 @@ use std::time::{Duration, SystemTime};
 
 use comity_core::{Refusal, State};
 use comity_runtime::clock::Clock;
-use comity_runtime::spiffe::SpiffeKind;
 use comity_runtime::tls::PeerInfo;
 use tokio::sync::watch;
 
@@ -42,7 +41,7 @@ impl CallerLife {
     /// is told before, because it says why there is no leader.
     pub async fn begin(peer: Option<PeerInfo>, rpc: Rpc, group: &Group) -> Result<Self, RpcError> {
         let caller = Caller::of(peer.as_ref(), certificate_time(rpc, group))?;
-        if matches!(caller, Caller::Cluster(..) | Caller::User(_)) && rpc != Rpc::GetRaftStatus {
+        if matches!(caller, Caller::Cluster(..) | Caller::User(..)) && rpc != Rpc::GetRaftStatus {
             group.catch_up_since_start().await?;
         }
         let life = Self { caller, peer, rpc };
@@ -73,7 +72,7 @@ impl CallerLife {
 
     async fn check(&self, group: &Group) -> Result<(), RpcError> {
         Caller::of(self.peer.as_ref(), certificate_time(self.rpc, group))?;
-        if !matches!(self.caller, Caller::Cluster(..) | Caller::User(_)) {
+        if !matches!(self.caller, Caller::Cluster(..) | Caller::User(..)) {
             return Ok(());
         }
         let here = |state: &State| (self.standing(state), self.is_void(state));
@@ -88,19 +87,8 @@ impl CallerLife {
         }
     }
 
-    fn generation(&self) -> u64 {
-        self.peer.as_ref().map_or(0, |peer| peer.generation)
-    }
-
     fn is_void(&self, state: &State) -> bool {
-        match &self.caller {
-            Caller::Cluster(_, cluster) => state.is_void_for_cluster(cluster, self.generation()),
-            Caller::User(id) => match id.kind() {
-                SpiffeKind::User(name) => state.is_void_for_user(name.as_str(), self.generation()),
-                SpiffeKind::Broker(_) | SpiffeKind::Cluster(_) => false,
-            },
-            Caller::Anonymous | Caller::Broker(_) => false,
-        }
+        state.is_void(&self.caller.actor(), self.caller.generation())
     }
 
     /// Refuses a caller whose certificate is void, or whose institution is suspended, by a state.
@@ -108,14 +96,6 @@ impl CallerLife {
     /// # Errors
     /// A refusal with code `revoked`.
     pub fn standing(&self, state: &State) -> Result<(), Refusal> {
-        let generation = self.generation();
-        match &self.caller {
-            Caller::Cluster(_, cluster) => state.check_cluster_certificate(cluster, generation),
-            Caller::User(id) => match id.kind() {
-                SpiffeKind::User(name) => state.check_user_certificate(name.as_str(), &id.to_string(), generation),
-                SpiffeKind::Broker(_) | SpiffeKind::Cluster(_) => Ok(()),
-            },
-            Caller::Anonymous | Caller::Broker(_) => Ok(()),
-        }
+        state.check_standing(&self.caller.actor(), self.caller.generation())
     }
 }

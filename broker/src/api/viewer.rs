@@ -28,7 +28,7 @@ impl Viewer {
     /// View of `caller` under `bundle`.
     #[must_use]
     pub fn of(caller: &Caller, bundle: Option<&Bundle>) -> Self {
-        if let Caller::Cluster(_, cluster) = caller {
+        if let Caller::Cluster(_, cluster, _) = caller {
             return Self { clusters: BTreeSet::from([cluster.clone()]), ..Self::default() };
         }
         let (roles, Some(bundle)) = (roles_of(caller, bundle), bundle) else { return Self::default() };

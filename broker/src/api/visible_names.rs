@@ -115,7 +115,7 @@ mod tests {
 
     fn user(name: &str) -> Caller {
         let domain = TrustDomain::new("comity.example").expect("a domain");
-        Caller::User(SpiffeId::user(domain, UserName::new(name).expect("a name")))
+        Caller::User(SpiffeId::user(domain, UserName::new(name).expect("a name")), 0)
     }
 
     fn missing(field: &str, value: &str) -> Refusal {
@@ -149,7 +149,7 @@ mod tests {
         let of_cluster = |name: &str| {
             let domain = TrustDomain::new("comity.example").expect("a domain");
             let id = ClusterId::parse(name, "cluster").expect("an id");
-            Caller::Cluster(SpiffeId::user(domain, UserName::new(name).expect("a name")), id)
+            Caller::Cluster(SpiffeId::user(domain, UserName::new(name).expect("a name")), id, 0)
         };
         assert_eq!(VisibleNames::of(&of_cluster("ncc-main"), Some(&bundle)).suggest(hidden.clone()), hidden);
         let own = VisibleNames::of(&of_cluster("polytech-campus"), Some(&bundle)).suggest(hidden);

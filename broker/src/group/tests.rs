@@ -251,6 +251,7 @@ fn policy(commit: u64) -> Proposal {
     let file = SourceFile { path: "federation.yaml".into(), text: text.into() };
     Proposal {
         actor: Actor::User("spiffe://group.test/user/admin".into()),
+        generation: 0,
         command: Command::ApplyPolicy(ApplyPolicy {
             source: BundleSource { files: vec![file], commit: Some(format!("{commit:040}")) },
             force: false,

@@ -11,6 +11,9 @@ use serde::{Deserialize, Serialize};
 pub struct Proposal {
     /// Who proposes it.
     pub actor: Actor,
+    /// Generation of the certificate with which the actor called; 0 for leader tasks.
+    #[serde(default)]
+    pub generation: u64,
     /// The command.
     pub command: Command,
     /// Makes repeated calls harmless; also lets the group retry after an unknown outcome.
@@ -22,7 +25,7 @@ pub struct Proposal {
 impl Proposal {
     /// A proposal of the leader task of broker `id`.
     pub fn of_leader(id: u64, command: Command) -> Self {
-        Self { actor: Actor::Leader(id), command, idempotency: None, traceparent: String::new() }
+        Self { actor: Actor::Leader(id), generation: 0, command, idempotency: None, traceparent: String::new() }
     }
 
     /// The log entry, stamped with `time`.
@@ -30,6 +33,7 @@ impl Proposal {
         LogEnvelope {
             format: LOG_FORMAT,
             actor: self.actor,
+            generation: self.generation,
             time,
             traceparent: self.traceparent,
             idempotency: self.idempotency,

@@ -115,6 +115,7 @@ pub(crate) fn found_on(
     let recovery = LogEnvelope {
         format: LOG_FORMAT,
         actor: Actor::Leader(id),
+        generation: 0,
         time: state.log_time,
         traceparent: String::new(),
         idempotency: None,

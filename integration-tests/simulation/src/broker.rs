@@ -213,6 +213,7 @@ impl Broker {
         let entry = LogEnvelope {
             format: LOG_FORMAT,
             actor: Actor::Leader(1),
+            generation: 0,
             time: self.now,
             traceparent: String::new(),
             idempotency: None,

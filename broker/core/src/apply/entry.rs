@@ -17,6 +17,9 @@ pub struct LogEnvelope {
     pub format: u16,
     /// Who proposed the command.
     pub actor: Actor,
+    /// Generation of the certificate with which the actor called; 0 for leader tasks, who have none.
+    #[serde(default)]
+    pub generation: u64,
     /// The leader's log clock at the proposal. Apply adds `time_shift_ms` and keeps log time from going back.
     pub time: Timestamp,
     /// W3C traceparent of the proposer's span; empty if none.

@@ -106,7 +106,7 @@ pub struct CapacityEffect {
     pub after_milli: u64,
 }
 
-/// Applies `command` to a copy of a state, and compares. `now` is not before log time.
+/// Applies `command` of an actor, whose certificate has a generation, to a copy of a state, and compares. `now` is not before log time.
 ///
 /// # Errors
 /// The outer one: the entry would break the state's rules, as [`State::apply`] says. The inner one: the refusal of the
@@ -114,13 +114,14 @@ pub struct CapacityEffect {
 pub fn policy_effects(
     before: &State,
     command: ApplyPolicy,
-    actor: Actor,
+    (actor, generation): (Actor, u64),
     now: Timestamp,
 ) -> Result<Result<PolicyEffects, Refusal>, IllegalChange> {
     let mut after = before.clone();
     let entry = LogEnvelope {
         format: LOG_FORMAT,
         actor,
+        generation,
         // Apply adds this shift.
         time: now.shifted(before.time_shift_ms.saturating_neg()),
         traceparent: String::new(),

@@ -84,16 +84,31 @@ impl State {
         ))
     }
 
-    /// Whether a cluster's certificate is void, for good.
+    /// Whether an actor's certificate, of this generation, is void for good.
     #[must_use]
-    pub fn is_void_for_cluster(&self, cluster: &ClusterId, generation: u64) -> bool {
+    pub fn is_void(&self, actor: &Actor, generation: u64) -> bool {
+        if let Actor::Cluster(cluster) = actor {
+            return self.is_void_for_cluster(cluster, generation);
+        }
+        let revoked = actor.user_name().and_then(|name| self.revoked_users.get(name));
+        revoked.is_some_and(|revoked| generation < revoked.void_before)
+    }
+
+    fn is_void_for_cluster(&self, cluster: &ClusterId, generation: u64) -> bool {
         self.clusters.get(cluster).is_some_and(|record| generation < record.void_before)
     }
 
-    /// Whether a user's certificate is void, for good.
-    #[must_use]
-    pub fn is_void_for_user(&self, name: &str, generation: u64) -> bool {
-        self.revoked_users.get(name).is_some_and(|revoked| generation < revoked.void_before)
+    /// Refuses an actor whose certificate, of this generation, is void, or whose institution is suspended.
+    ///
+    /// # Errors
+    /// [`Code::Revoked`].
+    pub fn check_standing(&self, actor: &Actor, generation: u64) -> Result<(), Refusal> {
+        match (actor, actor.user_name()) {
+            (Actor::Cluster(cluster), _) => self.check_cluster_certificate(cluster, generation),
+            (Actor::User(id), Some(name)) => self.check_user_certificate(name, id, generation),
+            // Brokers call by the group's intermediate.
+            (Actor::User(_), None) | (Actor::Leader(_), _) => Ok(()),
+        }
     }
 
     /// Refuses a cluster's certificate if it is void, or if the institution is suspended.

@@ -29,6 +29,8 @@ pub(crate) struct Transition<'a> {
     state: &'a mut State,
     now: Timestamp,
     actor: &'a Actor,
+    /// Of the actor's certificate.
+    generation: u64,
     traceparent: &'a str,
     settings: Settings,
     revision: u64,
@@ -45,10 +47,12 @@ impl<'a> Transition<'a> {
         state.records.log_time = state.log_time.max(shifted);
     }
 
-    pub(crate) fn begin(state: &'a mut State, actor: &'a Actor, traceparent: &'a str) -> Self {
+    /// Begins the changes of an actor, whose certificate has a generation.
+    pub(crate) fn begin(state: &'a mut State, (actor, generation): (&'a Actor, u64), traceparent: &'a str) -> Self {
         Self {
             now: state.log_time,
             actor,
+            generation,
             traceparent,
             settings: state.settings(),
             revision: state.revision + 1,
@@ -93,6 +97,11 @@ impl<'a> Transition<'a> {
     /// Who proposed the entry.
     pub(crate) fn actor(&self) -> &'a Actor {
         self.actor
+    }
+
+    /// Generation of the certificate of who proposed the entry.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
     }
 
     /// W3C traceparent of the entry; empty if none.

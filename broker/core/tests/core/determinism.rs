@@ -309,6 +309,7 @@ pub(crate) fn happen(events: &[(Event, u64)]) -> Federation {
         let entry = LogEnvelope {
             format: LOG_FORMAT,
             actor: Actor::Leader(1),
+            generation: 0,
             time: Timestamp(federation.now),
             traceparent: String::new(),
             idempotency,

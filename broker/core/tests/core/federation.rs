@@ -325,6 +325,7 @@ impl Federation {
         let entry = LogEnvelope {
             format: LOG_FORMAT,
             actor: Actor::Leader(1),
+            generation: 0,
             time: Timestamp(self.now),
             traceparent: String::new(),
             idempotency: None,

@@ -34,6 +34,7 @@ pub(crate) fn apply_as(federation: &mut Federation, user: &str, command: Command
     let entry = LogEnvelope {
         format: LOG_FORMAT,
         actor: Actor::User(user.to_owned()),
+        generation: 0,
         time: Timestamp(federation.now),
         traceparent: String::new(),
         idempotency: None,

@@ -31,6 +31,7 @@ fn apply_as(state: &mut State, user: &str, command: ApplyPolicy) -> Reply {
     let entry = LogEnvelope {
         format: LOG_FORMAT,
         actor: Actor::User(user.into()),
+        generation: 0,
         time: Timestamp(2_000_000),
         traceparent: String::new(),
         idempotency: None,
@@ -106,7 +107,7 @@ fn effects(state: &State, source: BundleSource) -> Result<PolicyEffects, Refusal
 }
 
 fn effects_of(state: &State, command: ApplyPolicy) -> Result<PolicyEffects, Refusal> {
-    policy_effects(state, command, Actor::User(ADMIN.into()), state.log_time).unwrap()
+    policy_effects(state, command, (Actor::User(ADMIN.into()), 0), state.log_time).unwrap()
 }
 
 #[test]

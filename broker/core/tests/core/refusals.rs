@@ -63,6 +63,7 @@ fn an_idempotency_key_stands_for_one_body() {
         let entry = LogEnvelope {
             format: LOG_FORMAT,
             actor: Actor::User("spiffe://test.example/user/alice".into()),
+            generation: 0,
             time: Timestamp(5_000_000),
             traceparent: String::new(),
             idempotency: Some(Idempotency {

@@ -9,29 +9,29 @@ use comity_core::log::LOG_FORMAT;
 use comity_core::member_certificate::{CertificateHolder, MemberCertificate, RootUse};
 use comity_core::refusal::Code;
 use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
-use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, ReplyBody, Timestamp, scheduler};
+use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, Reply, ReplyBody, Timestamp, scheduler};
 use comity_types::{EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState};
 
 use super::federation::{Federation, cluster, spec};
 use super::invitations::{hash, invite_user, join_user};
 
-const ADMIN: &str = "spiffe://test.example/user/admin";
+pub(super) const ADMIN: &str = "spiffe://test.example/user/admin";
 const ALICE: &str = "spiffe://test.example/user/alice";
 
 pub(super) fn evict(name: &str, leases: LeaseTreatment) -> Command {
     Command::EvictCluster(EvictCluster { cluster: cluster(name), leases })
 }
 
-fn suspend(name: &str, leases: LeaseTreatment) -> Command {
+pub(super) fn suspend(name: &str, leases: LeaseTreatment) -> Command {
     let institution = InstitutionId::parse(name, "institution").unwrap();
     Command::SuspendInstitution(SuspendInstitution { institution, leases })
 }
 
-fn resume(name: &str) -> Command {
+pub(super) fn resume(name: &str) -> Command {
     Command::ResumeInstitution(ResumeInstitution { institution: InstitutionId::parse(name, "institution").unwrap() })
 }
 
-fn revoke(user: &str) -> Command {
+pub(super) fn revoke(user: &str) -> Command {
     Command::RevokeUser(RevokeUser { user: user.to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish })
 }
 
@@ -42,18 +42,24 @@ pub(super) fn effects(federation: &mut Federation, command: Command) -> Revocati
     }
 }
 
-/// The refusal of a command by `actor`, or `None`.
+/// The refusal of a command by `actor` with a certificate from before all revocations, or `None`.
 fn refusal_of(federation: &mut Federation, actor: Actor, command: Command) -> Option<Refusal> {
+    reply_to(federation, actor, 0, command).err()
+}
+
+/// The reply to a command by `actor` with a certificate of `generation`.
+pub(super) fn reply_to(federation: &mut Federation, actor: Actor, generation: u64, command: Command) -> Reply {
     federation.now += 1;
     let entry = LogEnvelope {
         format: LOG_FORMAT,
         actor,
+        generation,
         time: Timestamp(federation.now),
         traceparent: String::new(),
         idempotency: None,
         command,
     };
-    federation.state.apply(&entry).unwrap().reply.err()
+    federation.state.apply(&entry).unwrap().reply
 }
 
 /// `west` uses a lease on `north`.
@@ -64,7 +70,7 @@ pub(super) fn lent() -> (Federation, RequestId, LeaseId, PeeringId) {
     (federation, request, lease, peering)
 }
 
-fn replace(name: &str, secret: &str, identity: &str) -> [Command; 2] {
+pub(super) fn replace(name: &str, secret: &str, identity: &str) -> [Command; 2] {
     [
         Command::InviteCluster(InviteCluster {
             cluster: cluster(name),
@@ -203,7 +209,8 @@ fn an_evicted_cluster_is_refused_by_every_command_and_joins_again_with_a_new_tok
     assert!(state.check_cluster_certificate(&cluster("west"), generation).is_err(), "from before it joined again");
     assert!(state.check_cluster_certificate(&cluster("west"), state.certificate_generation).is_ok());
     federation.ok(renew);
-    assert_eq!(refusal_of(&mut federation, of_west, Command::Expire(Expire {})), None);
+    let new = federation.state.certificate_generation;
+    assert!(reply_to(&mut federation, of_west, new, Command::Expire(Expire {})).is_ok());
 }
 
 #[test]

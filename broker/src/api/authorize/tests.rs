@@ -17,7 +17,7 @@ fn bundle() -> Bundle {
 
 fn user(name: &str) -> Caller {
     let domain = TrustDomain::new("comity.example").expect("a domain");
-    Caller::User(SpiffeId::user(domain, UserName::new(name).expect("a name")))
+    Caller::User(SpiffeId::user(domain, UserName::new(name).expect("a name")), 0)
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_cluster_decides_about_its_own_requests_only() {
     let tenant: TenantId = "poly-ml".parse().expect("a tenant");
     let campus: ClusterId = "polytech-campus".parse().expect("a cluster");
     let id = SpiffeId::cluster(domain, ClusterName::new("polytech-campus").expect("a name"));
-    let cluster = Caller::Cluster(id, campus.clone());
+    let cluster = Caller::Cluster(id, campus.clone(), 0);
     for (owner, may) in [(cluster.name(), true), (user("alice").name(), false)] {
         assert!(may_change(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok());
         assert_eq!(may_decide(&cluster, Some(&bundle), &tenant, &campus, &owner).is_ok(), may, "{owner}");

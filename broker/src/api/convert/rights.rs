@@ -12,13 +12,13 @@ use crate::api::caller::Caller;
 #[must_use]
 pub fn to_proto(caller: &Caller, bundle: Option<&Bundle>, bootstrap: &BTreeSet<String>) -> v1::WhoAmIResponse {
     let (kind, institutions, tenants) = match caller {
-        Caller::Cluster(_, cluster) => {
+        Caller::Cluster(_, cluster, _) => {
             let owner = bundle.and_then(|bundle| bundle.institution_of_cluster(cluster.as_str()));
             let tenants = bundle.zip(owner).map(|(bundle, owner)| tenants_of(bundle, owner)).unwrap_or_default();
             ("cluster", owner.map(str::to_owned).into_iter().collect(), tenants)
         }
         Caller::Broker(_) => ("broker", Vec::new(), Vec::new()),
-        Caller::User(_) | Caller::Anonymous => {
+        Caller::User(..) | Caller::Anonymous => {
             let roles = roles_of(caller, bundle);
             let rights = |(tenant, role): (&String, &TenantRole)| v1::TenantRights {
                 tenant: tenant.clone(),

@@ -129,7 +129,7 @@ impl FederationHandlers {
             certificate_not_after: not_after,
         });
         let id = SpiffeId::cluster(self.context.ca.trust_domain().clone(), joining.name);
-        let caller = Caller::Cluster(id.clone(), joining.cluster.clone());
+        let caller = Caller::Cluster(id.clone(), joining.cluster.clone(), 0);
         // A repeated call gets the same answer, so that an agent which lost the reply can join. It gets a certificate of
         // the same generation and end: no more than the first one gave, and nothing after a revocation.
         let applied = self.context.propose(&caller, command, Some(joining.idempotency)).await?;

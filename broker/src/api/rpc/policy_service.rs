@@ -114,7 +114,7 @@ impl PolicyHandlers {
 
     /// The hash of the bundle in force, empty if there is none, and the effects of another one.
     async fn effects(&self, caller: &Caller, command: ApplyPolicy) -> Result<(String, PolicyEffects), RpcError> {
-        let (actor, now) = (caller.actor(), self.context.now());
+        let (actor, now) = ((caller.actor(), caller.generation()), self.context.now());
         let compute = move |state: &State| {
             let in_force = state.policy.as_ref().map_or_else(String::new, |record| record.bundle.hash.clone());
             let effects = explain::policy_effects(state, command, actor, now.max(state.log_time)).ok()?;

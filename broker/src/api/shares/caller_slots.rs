@@ -102,7 +102,7 @@ impl CallerSlots {
 /// The institutions that a caller acts for.
 fn institutions_of(caller: &Caller, bundle: Option<&Bundle>) -> BTreeSet<String> {
     let Some(bundle) = bundle else { return BTreeSet::new() };
-    if let Caller::Cluster(_, cluster) = caller {
+    if let Caller::Cluster(_, cluster, _) = caller {
         return bundle.institution_of_cluster(cluster.as_str()).map(str::to_owned).into_iter().collect();
     }
     let roles = roles_of(caller, Some(bundle));
@@ -127,12 +127,12 @@ mod tests {
 
     fn user(name: &str) -> Caller {
         let domain = TrustDomain::new("comity.example").unwrap();
-        Caller::User(SpiffeId::user(domain, UserName::new(name).unwrap()))
+        Caller::User(SpiffeId::user(domain, UserName::new(name).unwrap()), 0)
     }
 
     fn cluster(name: &str) -> Caller {
         let id = format!("spiffe://comity.example/cluster/{name}").parse().unwrap();
-        Caller::Cluster(id, ClusterId::parse(name, "cluster").unwrap())
+        Caller::Cluster(id, ClusterId::parse(name, "cluster").unwrap(), 0)
     }
 
     fn refusal(slots: &CallerSlots, caller: &Caller) -> String {

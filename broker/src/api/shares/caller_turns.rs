@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     fn user(name: &str) -> Caller {
-        Caller::User(SpiffeId::user(TrustDomain::new("comity.example").unwrap(), UserName::new(name).unwrap()))
+        Caller::User(SpiffeId::user(TrustDomain::new("comity.example").unwrap(), UserName::new(name).unwrap()), 0)
     }
 
     #[test]

@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     fn user(name: &str) -> Caller {
-        Caller::User(SpiffeId::user(TrustDomain::new("comity.example").unwrap(), UserName::new(name).unwrap()))
+        Caller::User(SpiffeId::user(TrustDomain::new("comity.example").unwrap(), UserName::new(name).unwrap()), 0)
     }
 
     /// A state behind a lock, whose copies are counted.

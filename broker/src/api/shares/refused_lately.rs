@@ -58,7 +58,7 @@ mod tests {
         let refused = RefusedLately::new(Arc::new(clock.clone()));
         let domain = TrustDomain::new("comity.example").unwrap();
         let [alice, bob] =
-            ["alice", "bob"].map(|name| Caller::User(SpiffeId::user(domain.clone(), UserName::new(name).unwrap())));
+            ["alice", "bob"].map(|name| Caller::User(SpiffeId::user(domain.clone(), UserName::new(name).unwrap()), 0));
         refused.note(&alice);
         assert!(refused.has(&alice) && !refused.has(&bob));
         clock.advance(REMEMBERED);

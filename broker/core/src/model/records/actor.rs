@@ -25,4 +25,11 @@ impl Actor {
             Self::Leader(id) => format!("broker {id}"),
         }
     }
+
+    /// The name of a user, the last part of the SPIFFE id; `None` for clusters and brokers.
+    #[must_use]
+    pub fn user_name(&self) -> Option<&str> {
+        let Self::User(id) = self else { return None };
+        id.split_once("/user/").map(|(_, name)| name)
+    }
 }

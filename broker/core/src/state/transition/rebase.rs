@@ -75,7 +75,7 @@ impl Transition<'_> {
             cluster.revision = revision;
             changes.insert(Change::Cluster(id.clone()));
         }
-        for Invite { subject, inviter: _, expires_at } in invites.values_mut() {
+        for Invite { subject, inviter: _, generation: _, expires_at } in invites.values_mut() {
             shift(expires_at, ms);
             changes.insert(Change::Invite(subject.clone()));
         }

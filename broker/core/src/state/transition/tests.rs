@@ -18,7 +18,7 @@ fn proposed_peering(transition: &mut Transition<'_>) -> PeeringId {
 #[test]
 fn an_illegal_move_is_an_error_in_every_build() {
     let mut state = State::default();
-    let mut transition = Transition::begin(&mut state, &LEADER, "");
+    let mut transition = Transition::begin(&mut state, (&LEADER, 0), "");
     let id = proposed_peering(&mut transition);
     transition.change_peering(id, |peering| peering.state = PeeringState::Closed);
     let error = transition.finish(&Ok(ReplyBody::Done)).unwrap_err();
@@ -29,13 +29,13 @@ fn an_illegal_move_is_an_error_in_every_build() {
 fn a_refusal_after_a_change_is_an_error() {
     let refused = || Err(Refusal::not_found("lease", 7, "lease"));
     let mut state = State::default();
-    let mut transition = Transition::begin(&mut state, &LEADER, "");
+    let mut transition = Transition::begin(&mut state, (&LEADER, 0), "");
     proposed_peering(&mut transition);
     let error = transition.finish(&refused()).unwrap_err();
     assert!(error.to_string().contains("refused"), "{error}");
 
     // The same for a change that watchers are not told.
-    let mut transition = Transition::begin(&mut state, &LEADER, "");
+    let mut transition = Transition::begin(&mut state, (&LEADER, 0), "");
     let record = BrokerRecord {
         role: BrokerRole::Voter,
         raft_address: "a:1".into(),
@@ -45,10 +45,10 @@ fn a_refusal_after_a_change_is_an_error() {
     transition.set_broker(1, record);
     assert!(transition.finish(&refused()).is_err());
 
-    let transition = Transition::begin(&mut state, &LEADER, "");
+    let transition = Transition::begin(&mut state, (&LEADER, 0), "");
     assert!(transition.finish(&refused()).is_ok(), "a refusal alone is no error");
 
-    let mut transition = Transition::begin(&mut state, &LEADER, "");
+    let mut transition = Transition::begin(&mut state, (&LEADER, 0), "");
     transition.change_lease(LeaseId(7), |_| {});
     transition.change_request(RequestId(7), |_| {});
     transition.change_peering(PeeringId(7), |_| {});

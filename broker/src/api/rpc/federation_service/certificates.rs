@@ -34,7 +34,7 @@ impl FederationHandlers {
         let message = request.into_inner();
         let csr = parse_csr(message.csr_der)?;
         let (id, certificate) = match caller {
-            Caller::Cluster(id, cluster) => {
+            Caller::Cluster(id, cluster, _) => {
                 let identity_key = self.identity_key(cluster, &life).await?;
                 check_proof(&identity_key, id, &csr, &message.identity_proof)?;
                 let not_after = self.not_after(self.context.validity.clusters);
@@ -42,7 +42,7 @@ impl FederationHandlers {
                 let applied = self.context.propose(caller, Command::RecordCertificate(command), None).await?;
                 (id, applied.reply?)
             }
-            Caller::User(id) => {
+            Caller::User(id, _) => {
                 let not_after = self.not_after(self.context.validity.users);
                 // A revocation before this read refuses the caller; a later one voids the new certificate.
                 let newest = |state: &State| life.standing(state).map(|()| state.certificate_generation);
@@ -98,13 +98,15 @@ impl FederationHandlers {
     }
 
     /// Records under which root the certificate is, for those who replace the root.
-    async fn record_issuer(&self, id: &SpiffeId, not_after: Timestamp) -> Result<(), RpcError> {
+    async fn record_issuer(&self, id: &SpiffeId, generation: u64, not_after: Timestamp) -> Result<(), RpcError> {
         let (caller, holder) = match id.kind() {
             SpiffeKind::Cluster(name) => {
                 let cluster = ClusterId::parse(name.as_str(), "cluster").map_err(Refusal::from)?;
-                (Caller::Cluster(id.clone(), cluster.clone()), CertificateHolder::Cluster(cluster))
+                (Caller::Cluster(id.clone(), cluster.clone(), generation), CertificateHolder::Cluster(cluster))
             }
-            SpiffeKind::User(name) => (Caller::User(id.clone()), CertificateHolder::User(name.as_str().to_owned())),
+            SpiffeKind::User(name) => {
+                (Caller::User(id.clone(), generation), CertificateHolder::User(name.as_str().to_owned()))
+            }
             SpiffeKind::Broker(_) => return Ok(()),
         };
         let certificate = MemberCertificate { root_sha256: self.context.ca.root_sha256().to_string(), not_after };
@@ -142,7 +144,7 @@ impl FederationHandlers {
                 )
                 .at("secret", "[redacted]")
             })?;
-        self.record_issuer(id, not_after).await?;
+        self.record_issuer(id, generation, not_after).await?;
         let issued = self.context.ca.issue(csr, id, &[], validity, now, generation).map_err(csr_refused)?;
         tracing::info!(%id, serial = issued.serial, generation, "certificate issued");
         Ok((issued.chain_pem, timestamp(issued.not_after)))

@@ -53,7 +53,7 @@ impl FederationHandlers {
         let id = SpiffeId::user(self.context.ca.trust_domain().clone(), user.clone());
         let certificate_not_after = self.not_after(self.context.validity.users);
         let command = Command::JoinUser(JoinUser { user: user.into(), secret_sha256, certificate_not_after });
-        let applied = self.context.propose(&Caller::User(id.clone()), command, Some(idempotency)).await?;
+        let applied = self.context.propose(&Caller::User(id.clone(), 0), command, Some(idempotency)).await?;
         let certificate = applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
         let (certificate_pem, not_after) = self.issue(&csr, &id, &certificate).await?;
         tracing::info!(%id, "joined");

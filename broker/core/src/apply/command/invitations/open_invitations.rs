@@ -24,7 +24,8 @@ pub(crate) fn record_invite(
     check_inviter(transition.state(), inviter, &subject)?;
     check_room(transition.state(), inviter, &subject, transition.now())?;
     let expires_at = transition.now().after(ttl);
-    let invite = Invite { subject: subject.clone(), inviter: inviter.clone(), expires_at };
+    let generation = transition.generation();
+    let invite = Invite { subject: subject.clone(), inviter: inviter.clone(), generation, expires_at };
     transition.insert_invite(secret_sha256, invite);
     Ok(ReplyBody::Invited { subject, expires_at })
 }
@@ -69,7 +70,7 @@ fn institution_of<'s>(state: &'s State, subject: &InviteSubject) -> Option<&'s s
 }
 
 /// The open invitation of a token. Refuses a token that is unknown, has expired, is for another subject, or whose
-/// inviter may not invite the subject any more. Uses up nothing.
+/// inviter may not invite the subject any more, was revoked since, or is suspended. Uses up nothing.
 ///
 /// # Errors
 /// [`Code::InvalidToken`].
@@ -90,6 +91,13 @@ pub fn check_invite<'s>(
     if invite.subject != *subject {
         let reason = format!("the join token is for another {}", subject.kind());
         return Err(invalid(reason).at(subject.kind(), subject));
+    }
+    if let Err(refusal) = state.check_standing(&invite.inviter, invite.generation) {
+        let inviter = invite.inviter.name();
+        return Err(invalid(format!(
+            "{inviter}, who made the join token, may not invite any more: {}",
+            refusal.reason
+        )));
     }
     // A cluster that no document names any more has a better refusal.
     if is_in_policy(state, subject) && check_inviter(state, &invite.inviter, subject).is_err() {
