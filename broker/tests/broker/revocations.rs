@@ -254,6 +254,54 @@ fn a_revoked_users_watches_end_on_every_broker() {
     });
 }
 
+/// Invites users one after the other until the caller is revoked.
+async fn invite_without_end(channel: BrokerChannel, flooder: usize) {
+    let mut client = FederationServiceClient::new(channel);
+    for number in 0.. {
+        let request = v1::InviteUserRequest {
+            user: "mallory".to_owned(),
+            ttl_ms: 0,
+            idempotency_key: format!("flood-{flooder}-{number}"),
+        };
+        match client.invite_user(request).await {
+            Err(status) if code(&status) == revoked() => return,
+            // There is room again once the revocation has voided the open ones.
+            Err(status) => assert_eq!(detail(&status).code, "limit-reached", "{status:?}"),
+            Ok(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_revoked_maintainers_flood_of_invitations_leaves_none_open() {
+    in_time(|| {
+        run(async {
+            let federation = Federation::of_three().await;
+            let thief = federation.pem_of("ingrid");
+            // Followers forward, and each broker has commands that wait for their turn.
+            let channels = (0..12).flat_map(|_| federation.channels(&thief)).enumerate();
+            let flood = channels.map(|(flooder, channel)| tokio::spawn(invite_without_end(channel, flooder)));
+            let flood: Vec<_> = flood.collect();
+            let mut admin = FederationServiceClient::new(federation.user("admin"));
+            let mut open = async || {
+                let list = v1::ListInvitationsRequest::default();
+                admin.list_invitations(list).await.unwrap().into_inner().invitations.len()
+            };
+            within("the flood", async { while open().await == 0 {} }).await;
+            let request = v1::RevokeUserRequest {
+                user: "ingrid".to_owned(),
+                idempotency_key: "ingrid".to_owned(),
+                ..v1::RevokeUserRequest::default()
+            };
+            FederationServiceClient::new(federation.user("admin")).revoke_user(request).await.unwrap();
+            for flooder in flood {
+                within("the end of the flood", flooder).await.unwrap();
+            }
+            assert_eq!(open().await, 0, "invitations were made after the revocation");
+        });
+    });
+}
+
 #[test]
 fn the_leases_of_a_revoked_users_requests_end_as_the_caller_asks() {
     in_time(|| {
