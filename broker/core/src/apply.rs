@@ -38,8 +38,8 @@ impl State {
     }
 }
 
-/// Refuses an actor whose certificate was voided, or who was suspended, after a broker admitted the call: the command was
-/// under way, or that broker lags. Whoever joins acts by the token, which is checked.
+/// Refuses an actor whose certificate was voided, or who was suspended, after a broker admitted the call: the command
+/// was under way, or that broker lags. Whoever joins acts by the token, which is checked.
 fn check_actor(state: &State, entry: &LogEnvelope) -> Result<(), Refusal> {
     match &entry.command {
         Command::JoinCluster(_) | Command::JoinUser(_) | Command::JoinBroker(_) => Ok(()),

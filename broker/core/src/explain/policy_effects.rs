@@ -106,7 +106,8 @@ pub struct CapacityEffect {
     pub after_milli: u64,
 }
 
-/// Applies `command` of an actor, whose certificate has a generation, to a copy of a state, and compares. `now` is not before log time.
+/// Applies `command` of an actor, whose certificate has a generation, to a copy of a state, and compares. `now` is not
+/// before log time.
 ///
 /// # Errors
 /// The outer one: the entry would break the state's rules, as [`State::apply`] says. The inner one: the refusal of the
