@@ -24,7 +24,7 @@ mod serve_peer;
 mod status;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
