@@ -325,6 +325,8 @@ mod tests {
         let alice = Some("spiffe://dev.test/user/alice");
         let codes = [Code::InvalidArgument, Code::NotFound, Code::Unauthenticated, Code::PermissionDenied];
         for (id, code) in [alice, None].into_iter().flat_map(|id| codes.map(|code| (id, code))) {
+            // tokio has a task wait after some number of polls, and this one polls often.
+            tokio::task::yield_now().await;
             let clock = ManualClock::at_unix_ms(0);
             let layer = layer(&clock);
             let refuse = |address: &str, id: Option<&str>| {
