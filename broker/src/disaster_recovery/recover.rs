@@ -119,12 +119,11 @@ impl Recovery {
         let id = settings.id;
         let read = tokio::task::spawn_blocking(move || storage::read_best(&group_dir, id)).await;
         let best = read.map_err(|error| StorageError::Internal(error.to_string())).flatten()?;
-        let recorded = best
-            .copy
-            .state
-            .brokers
-            .get(&id)
-            .map(|record| MemberAddress { raft: record.raft_address.clone(), client: record.client_address.clone() });
+        let recorded =
+            best.copy.state.brokers.get(&id).map(|record| MemberAddress {
+                raft: record.raft_address.clone(),
+                client: record.client_address.clone(),
+            });
         let Some(address) = recorded.or_else(|| settings.members.get(&id).cloned()) else {
             return Err(RecoverError::NoAddress(id));
         };

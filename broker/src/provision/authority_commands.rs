@@ -96,11 +96,8 @@ pub fn install(from: &Path, data: &Path, old_roots: OldRoots) -> Result<Authorit
         );
         return Err(ConfigError::value("from", from.display(), reason).into());
     }
-    let dropped: Vec<RootHash> = current
-        .roots()
-        .hashes()
-        .filter(|old| next.roots().hashes().all(|root| root != *old))
-        .collect();
+    let dropped: Vec<RootHash> =
+        current.roots().hashes().filter(|old| next.roots().hashes().all(|root| root != *old)).collect();
     if old_roots == OldRoots::Unchanged && !dropped.is_empty() {
         let reason = format!(
             "it ends the trust in the root {}: whoever has no certificate of the new root yet is cut off at once and must \

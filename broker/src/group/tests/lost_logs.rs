@@ -286,7 +286,10 @@ async fn a_sole_broker_on_an_empty_disk_says_what_to_do_and_takes_a_backup_back(
     eventually("the sole broker to say what to do", || async { said().pop() }).await;
     let said = said().pop().unwrap();
     assert!(said.contains("put a backup of its data directory back"), "{said}");
-    assert!(said.contains("comity-broker init") && !said.contains("comity-broker recover"), "nothing is left to recover: {said}");
+    assert!(
+        said.contains("comity-broker init") && !said.contains("comity-broker recover"),
+        "nothing is left to recover: {said}"
+    );
     assert_eq!(emptied.group.status().await.leader, None);
     emptied.crash().await;
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{SurvivingCopy, read_at};
 use crate::storage::lost;
 use crate::storage::marker::Marker;
+use crate::storage::reached::LogPosition;
 use crate::storage::storage_error::StorageError;
 
 /// The best copy in a data directory.
@@ -34,20 +35,21 @@ pub(crate) fn read_best(group_dir: &Path, id: u64) -> Result<BestCopy, StorageEr
                 continue;
             }
         };
-        let ends = format!("it ends at entry {} of term {}", copy.last.index, copy.last.leader_id.term);
         if matches!((&copy.group, &group), (Some(of_copy), Some(group)) if of_copy != group) {
-            others.push((dir, format!("{ends}, of another group")));
+            others.push((dir, format!("{}, of another group", where_it_ends(&copy))));
             continue;
         }
-        match &best {
-            Some((_, best)) if best.end() >= copy.end() => others.push((dir, ends)),
-            _ => {
-                let replaced = best.replace((dir, copy));
-                others.extend(replaced.map(|(dir, copy)| {
-                    (dir, format!("it ends at entry {} of term {}", copy.last.index, copy.last.leader_id.term))
-                }));
+        let worse = match best.take() {
+            Some(earlier) if earlier.1.end() >= copy.end() => {
+                best = Some(earlier);
+                Some((dir, copy))
             }
-        }
+            earlier => {
+                best = Some((dir, copy));
+                earlier
+            }
+        };
+        others.extend(worse.map(|(dir, copy)| (dir, where_it_ends(&copy))));
     }
     let Some((dir, mut copy)) = best else {
         let looked: Vec<String> = others.iter().map(|(dir, why)| format!("{}: {why}", dir.display())).collect();
@@ -56,6 +58,11 @@ pub(crate) fn read_best(group_dir: &Path, id: u64) -> Result<BestCopy, StorageEr
     // The file that names it may have been lost with the log.
     copy.group = copy.group.or(group);
     Ok(BestCopy { dir, copy, others })
+}
+
+fn where_it_ends(copy: &SurvivingCopy) -> String {
+    let LogPosition { term, index } = copy.end();
+    format!("it ends at entry {index} of term {term}")
 }
 
 #[cfg(test)]
