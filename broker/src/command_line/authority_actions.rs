@@ -86,8 +86,8 @@ struct InstallArgs {
     /// Data directory of the broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
     data: PathBuf,
-    /// End the trust in roots that it does not have: members without a certificate of the new root are cut off. Or begin
-    /// it again in a root that was dropped: whoever has an intermediate of it is let in.
+    /// End the trust in roots that it does not have: members without a certificate of the new root are cut off. Or
+    /// begin it again in a root that was dropped: whoever has an intermediate of it is let in.
     #[arg(long)]
     yes: bool,
 }

@@ -55,7 +55,7 @@ pub fn make_intermediate(
 pub enum OldRoots {
     /// Those in force stay, and none that was dropped comes back.
     Unchanged,
-    /// Members under a dropped root are cut off, and join again. Certificates of one that comes back are accepted again.
+    /// Members under a dropped root are cut off, and join again. Certificates of one that comes back are accepted.
     MayChange,
 }
 
@@ -90,8 +90,8 @@ pub fn install(from: &Path, data: &Path, old_roots: OldRoots) -> Result<Authorit
     if old_roots == OldRoots::Unchanged && !again.is_empty() {
         let reason = format!(
             "with it, trust in the root {} begins again, which is older than the newest one in force: whoever has an \
-             intermediate of that root, by theft too, is let in; install the intermediate that was made last, or make one \
-             with `comity-broker ca intermediate --drop-previous`. If you want that root back, repeat this with --yes",
+             intermediate of that root, by theft too, is let in; install the intermediate that was made last, or make \
+             one with `comity-broker ca intermediate --drop-previous`. If you want that root back, repeat this with --yes",
             listed(again)
         );
         return Err(ConfigError::value("from", from.display(), reason).into());

@@ -26,8 +26,8 @@ pub const MAX_ANONYMOUS_CALLS: usize = 512;
 /// How long the answer to a call beyond a limit is held back. Refusals take little, but a client that repeats them as
 /// fast as they come would keep a core busy.
 const REFUSAL_HELD_FOR: Duration = Duration::from_millis(100);
-/// Processor time that a refusal is charged for, in addition to what its handler took: encryption, HTTP and the message.
-/// A caller has 500 refusals at once, and 250 a second after them.
+/// Processor time that a refusal is charged for, in addition to what its handler took: for encryption, HTTP and the
+/// message. A caller has 500 refusals at once, and 250 a second after them.
 const REFUSAL_USE: Duration = Duration::from_millis(1);
 
 /// Whom a call counts for.
@@ -70,7 +70,7 @@ impl PeerLimitLayer {
 }
 
 impl PeerShares {
-    /// Holds back an answer that never becomes a call, such as that to an unknown path, until its caller has time for it.
+    /// Holds back the answer to what never becomes a call, such as an unknown path, until its caller has time for it.
     pub async fn hold_answer(&self, peer: Option<&PeerInfo>) {
         let calling = Calling::of(peer);
         match take(&self.under_way, &calling) {

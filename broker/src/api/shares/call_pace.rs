@@ -2,8 +2,8 @@
 //!
 //! A caller may use a quarter of one core, after some time that it has saved up. Its further reads begin later, so that
 //! the commands of others find a free thread. What a read will take is not known when it begins: it reserves as much as
-//! the caller's reads took lately, and the difference is settled at its end. Answers that are no reads, such as refusals,
-//! are charged to the same share.
+//! the caller's reads took lately, and the difference is settled at its end. Other answers, such as refusals, are
+//! charged to the same share.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};

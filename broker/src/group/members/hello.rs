@@ -155,7 +155,8 @@ impl Inner {
         let data = self.config.data.parent().unwrap_or(&self.config.data).display();
         let (lost, remedy) = if storage::has_remains(&self.config.data) {
             let command = format!(
-                "stop it, and run `comity-broker recover --from {data}`, which finds what is left of the log and describes it"
+                "stop it, and run `comity-broker recover --from {data}`, which finds what is left of the log and \
+                 describes it"
             );
             ("its log or the end of it", command)
         } else {
