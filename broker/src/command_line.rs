@@ -93,7 +93,8 @@ Examples:
 
 const RECOVER_HELP: &str = "\
 Only if a majority of the brokers is lost for good. Choose the copy with the longest log: without --yes the command
-describes the copy and changes nothing. The new group has another name and refuses brokers of the old one until
+describes the copy and changes nothing. Of the log in use and what earlier losses left in DIR/group/lost-N, it takes the
+copy that reaches farthest. The new group has another name and refuses brokers of the old one until
 `comity-broker rebuild` was run on them. Whatever was acknowledged after the copy's last entry is lost.
 
 Examples:
@@ -316,6 +317,12 @@ async fn recover(args: RecoverArgs) -> Result<(), Failure> {
     let live_group = if args.force { LiveGroup::Abandon } else { LiveGroup::Refuse };
     let recovery = Recovery::read(&args.from, live_group).await?;
     let summary = recovery.summary();
+    if !summary.others_found.is_empty() {
+        say!("{} reaches farthest in this data directory", summary.dir.display());
+    }
+    for (dir, why) in &summary.others_found {
+        say!("left alone: {}: {why}", dir.display());
+    }
     say!(
         "copy of broker {}: the log ends at entry {} of term {}, made at {}; {} leases in force, {} requests waiting",
         summary.id,

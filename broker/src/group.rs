@@ -10,6 +10,7 @@
 
 pub(crate) mod clocks;
 pub(crate) mod consensus;
+mod early_snapshots;
 pub(crate) mod elections;
 mod group_config;
 mod group_error;
@@ -24,7 +25,7 @@ mod serve_peer;
 mod status;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -248,6 +249,7 @@ fn spawn_tasks(inner: &Arc<Inner>) {
     inner.tasks.spawn(heard::report(weak.clone(), clock, stop.clone()));
     inner.tasks.spawn(hello::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(note_reached::follow(weak.clone(), stop.clone()));
+    inner.tasks.spawn(early_snapshots::make(weak.clone(), stop.clone()));
     inner.tasks.spawn(admission::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(failover::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(slow_disk::run(weak, stop));

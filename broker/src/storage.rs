@@ -66,7 +66,7 @@ pub use state_machine::StateMachine;
 pub use storage_error::StorageError;
 #[cfg(test)]
 pub(crate) use surviving_copy::read as read_copy;
-pub(crate) use surviving_copy::{SurvivingCopy, found_on, read_beside};
+pub(crate) use surviving_copy::{BestCopy, found_on, read_beside, read_best};
 
 /// Describes a disk fault that stopped consensus, from the text of its error.
 pub(crate) fn fault_in(data: &Path, reason: &str) -> Option<String> {

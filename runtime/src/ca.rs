@@ -20,7 +20,7 @@ use crate::atomic_file::{self, FileError};
 use crate::host_name::HostName;
 use crate::identity::{
     AuthorityFacts, BACKDATE, IdentityError, IdentityPem, PEM_MAX_BYTES, RootHash, Roots, TlsIdentity, dropped_root,
-    parse_chain,
+    parse_chain, returning_roots,
 };
 use crate::private_files::{self, NotPrivate};
 use crate::spiffe::{SpiffeId, TrustDomain};
@@ -246,6 +246,13 @@ impl CertificateAuthority {
     #[must_use]
     pub fn dropped_root(&self, earlier: &Self) -> Option<RootHash> {
         dropped_root(&earlier.roots, &self.roots, &self.chain, self.not_before)
+    }
+
+    /// Roots that this authority trusts and the earlier one does not, although they begin before its newest root: trust
+    /// in them would begin again.
+    #[must_use]
+    pub fn returning_roots(&self, earlier: &Self) -> Vec<RootHash> {
+        returning_roots(&earlier.roots, &self.roots)
     }
 
     /// Whether this authority issued an identity, with the intermediates and roots that it has now.

@@ -28,7 +28,7 @@ mod trusted_roots;
 pub(crate) use certificate::{AuthorityFacts, BACKDATE, CertificateFacts, serial_prefix};
 pub use dir::IdentityDir;
 pub use roots::{RootHash, Roots};
-pub(crate) use succession::dropped_root;
+pub(crate) use succession::{dropped_root, returning_roots};
 pub use trusted_roots::TrustedRoots;
 
 /// Certificates in one chain file, at most: the member's, three below the root, and four roots.

@@ -97,14 +97,15 @@ pub async fn serve_clients(
     };
     let limits =
         IncomingLimits { connections: MAX_CONNECTIONS, idle: Some(IDLE_CONNECTIONS), ..IncomingLimits::default() };
+    let peer_limit = PeerLimitLayer::new(Arc::clone(&context.clock), kernel_thread_time);
     base()
         .accept_http1(true)
         .max_connection_age(connection_age)
         .layer(ConnectionCallsLayer)
-        .layer(TranscodeLayer { timeout: HTTP_TIMEOUT })
+        .layer(TranscodeLayer { timeout: HTTP_TIMEOUT, shares: peer_limit.shares() })
         .layer(TraceLayer)
         .layer(NameBrokersLayer { addresses: context.group.client_addresses() })
-        .layer(PeerLimitLayer::new(Arc::clone(&context.clock), kernel_thread_time))
+        .layer(peer_limit)
         .layer(ExplainFailureLayer)
         .layer(MessageLimitLayer::default())
         // Messages of health checks and reflection are names. `MessageLimitLayer` knows neither.

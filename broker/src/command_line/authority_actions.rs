@@ -86,7 +86,8 @@ struct InstallArgs {
     /// Data directory of the broker.
     #[arg(long, env = "COMITY_BROKER_DATA", value_name = "DIR")]
     data: PathBuf,
-    /// End the trust in roots that it does not have: members without a certificate of the new root are cut off.
+    /// End the trust in roots that it does not have: members without a certificate of the new root are cut off. Or
+    /// begin it again in a root that was dropped: whoever has an intermediate of it is let in.
     #[arg(long)]
     yes: bool,
 }
@@ -122,7 +123,7 @@ impl CaArgs {
                 say!("next: carry {out} to each broker, and there: comity-broker ca install --from {out} --data DATA");
             }
             CaAction::Install(args) => {
-                let old_roots = if args.yes { OldRoots::MayBeDropped } else { OldRoots::Kept };
+                let old_roots = if args.yes { OldRoots::MayChange } else { OldRoots::Unchanged };
                 describe(&authority_commands::install(&args.from, &args.data, old_roots)?);
                 say!("installed; the broker takes it up within seconds. Delete {}", args.from.display());
             }

@@ -51,6 +51,10 @@ pub enum RecoverError {
 pub struct CopySummary {
     /// The broker whose copy it is.
     pub id: u64,
+    /// Where it is.
+    pub dir: PathBuf,
+    /// Other copies in the same data directory, and why each is not used.
+    pub others_found: Vec<(PathBuf, String)>,
     /// Its last log entry.
     pub last_index: u64,
     /// The term in which that was made.
@@ -92,12 +96,12 @@ pub struct Recovery {
     from: PathBuf,
     settings: Settings,
     ca: CertificateAuthority,
-    copy: storage::SurvivingCopy,
+    best: storage::BestCopy,
     address: MemberAddress,
 }
 
 impl Recovery {
-    /// Reads the copy in the data directory `from`.
+    /// Reads the copy in the data directory `from` that reaches farthest.
     ///
     /// # Errors
     /// [`RecoverError`]; also if a leader with a majority answers, unless [`LiveGroup::Abandon`].
@@ -113,31 +117,33 @@ impl Recovery {
             }
         }
         let id = settings.id;
-        let read = tokio::task::spawn_blocking(move || storage::read_beside(&group_dir, id)).await;
-        let copy = read.map_err(|error| StorageError::Internal(error.to_string())).flatten()?;
-        let recorded = copy
-            .state
-            .brokers
-            .get(&id)
-            .map(|record| MemberAddress { raft: record.raft_address.clone(), client: record.client_address.clone() });
+        let read = tokio::task::spawn_blocking(move || storage::read_best(&group_dir, id)).await;
+        let best = read.map_err(|error| StorageError::Internal(error.to_string())).flatten()?;
+        let recorded =
+            best.copy.state.brokers.get(&id).map(|record| MemberAddress {
+                raft: record.raft_address.clone(),
+                client: record.client_address.clone(),
+            });
         let Some(address) = recorded.or_else(|| settings.members.get(&id).cloned()) else {
             return Err(RecoverError::NoAddress(id));
         };
-        Ok(Self { from: from.to_owned(), settings, ca, copy, address })
+        Ok(Self { from: from.to_owned(), settings, ca, best, address })
     }
 
     /// Summarizes the copy.
     #[must_use]
     pub fn summary(&self) -> CopySummary {
-        let state = &self.copy.state;
-        let end = self.copy.end();
+        let storage::BestCopy { dir, copy, others: others_found } = &self.best;
+        let (state, end) = (&copy.state, copy.end());
         let others = state.brokers.iter().filter(|(id, it)| **id != self.settings.id && it.role != BrokerRole::Removed);
         CopySummary {
             id: self.settings.id,
+            dir: dir.clone(),
+            others_found: others_found.clone(),
             last_index: end.index,
             last_term: end.term,
-            is_recovered: self.copy.is_recovered(),
-            uncertain: end.index.saturating_sub(self.copy.committed.unwrap_or(0)),
+            is_recovered: copy.is_recovered(),
+            uncertain: end.index.saturating_sub(copy.committed.unwrap_or(0)),
             log_time: state.log_time,
             leases: state.live_leases().count(),
             queued: state.queued_len(),
@@ -150,12 +156,12 @@ impl Recovery {
     /// # Errors
     /// [`RecoverError`].
     pub async fn carry_out(self) -> Result<Recovered, RecoverError> {
-        let Self { from, settings, ca, copy, address } = self;
+        let Self { from, settings, ca, best, address } = self;
         ensure_identity(&ca, &settings, &from).map_err(RebuildError::from)?;
         let fresh = from.join(format!("group.new-{}", std::process::id()));
         let made = {
             let fresh = fresh.clone();
-            tokio::task::spawn_blocking(move || storage::found_on(copy, &fresh, settings.id, address)).await
+            tokio::task::spawn_blocking(move || storage::found_on(best.copy, &fresh, settings.id, address)).await
         };
         let group = made.map_err(|error| StorageError::Internal(error.to_string())).flatten()?;
         let group_dir = from.join("group");

@@ -36,7 +36,7 @@ mod line;
 mod refusing;
 mod restarts;
 mod wall_clocks;
-mod warnings;
+pub(crate) mod warnings;
 
 const SOON: Duration = Duration::from_secs(20);
 

@@ -50,20 +50,20 @@ pub fn make_intermediate(
     Ok(AuthorityStatus::of(&authority))
 }
 
-/// Whether an intermediate may end the trust in a root.
+/// Whether an intermediate may end the trust in a root, or begin it again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OldRoots {
-    /// Members whose certificates are under an old root keep them.
-    Kept,
-    /// They are cut off, and join again.
-    MayBeDropped,
+    /// Those in force stay, and none that was dropped comes back.
+    Unchanged,
+    /// Members under a dropped root are cut off, and join again. Certificates of one that comes back are accepted.
+    MayChange,
 }
 
 /// Puts an intermediate into the data directory of a broker, which takes it up while it runs.
 ///
 /// # Errors
-/// [`ProvisionError`] if it is of another federation, has ended, drops a root that is to be kept, or cannot be written;
-/// then nothing was changed.
+/// [`ProvisionError`] if it is of another federation, has ended, changes the trust in old roots that are to stay, or
+/// cannot be written; then nothing was changed.
 pub fn install(from: &Path, data: &Path, old_roots: OldRoots) -> Result<AuthorityStatus, ProvisionError> {
     Settings::load(data)?;
     check_holds_intermediate(from)?;
@@ -86,23 +86,33 @@ pub fn install(from: &Path, data: &Path, old_roots: OldRoots) -> Result<Authorit
         );
         return Err(ConfigError::value("from", from.display(), reason).into());
     }
-    let dropped: Vec<String> = current
-        .roots()
-        .hashes()
-        .filter(|old| next.roots().hashes().all(|root| root != *old))
-        .map(|old| old.to_string())
-        .collect();
-    if old_roots == OldRoots::Kept && !dropped.is_empty() {
+    let again = next.returning_roots(&current);
+    if old_roots == OldRoots::Unchanged && !again.is_empty() {
+        let reason = format!(
+            "with it, trust in the root {} begins again, which is older than the newest one in force: whoever has an \
+             intermediate of that root, by theft too, is let in; install the intermediate that was made last, or make \
+             one with `comity-broker ca intermediate --drop-previous`. If you want that root back, repeat this with --yes",
+            listed(again)
+        );
+        return Err(ConfigError::value("from", from.display(), reason).into());
+    }
+    let dropped: Vec<RootHash> =
+        current.roots().hashes().filter(|old| next.roots().hashes().all(|root| root != *old)).collect();
+    if old_roots == OldRoots::Unchanged && !dropped.is_empty() {
         let reason = format!(
             "it ends the trust in the root {}: whoever has no certificate of the new root yet is cut off at once and must \
              join again. This command does not ask the brokers: 'comity raft status' says how many users and which \
              clusters these are. If there are none, or an intermediate was stolen, repeat this with --yes",
-            dropped.join(", ")
+            listed(dropped)
         );
         return Err(ConfigError::value("from", from.display(), reason).into());
     }
     next.replace(&ca_dir(data))?;
     Ok(AuthorityStatus::of(&next))
+}
+
+fn listed(roots: Vec<RootHash>) -> String {
+    roots.iter().map(RootHash::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Refuses a directory without the files of an intermediate, most often that of a root.
@@ -169,12 +179,11 @@ mod tests {
 
     const DAY: Duration = Duration::from_secs(24 * 3600);
 
-    #[test]
-    fn the_documented_sequence_replaces_intermediate_and_root() {
+    /// A folder with the `data` of a broker, and its root in `data-root`.
+    fn founded() -> tempfile::TempDir {
         let home = tempfile::tempdir().unwrap();
-        let at = |name: &str| home.path().join(name);
         init(&Init {
-            data: at("data"),
+            data: home.path().join("data"),
             trust_domain: TrustDomain::new("dev.test").unwrap(),
             settings: Settings {
                 id: 1,
@@ -183,10 +192,17 @@ mod tests {
                 hosts: BTreeSet::new(),
             },
             admin: UserName::new("ingrid").unwrap(),
-            admin_out: at("ingrid"),
+            admin_out: home.path().join("ingrid"),
         })
         .unwrap();
-        let installed = |name: &str| install(&at(name), &at("data"), OldRoots::Kept);
+        home
+    }
+
+    #[test]
+    fn the_documented_sequence_replaces_intermediate_and_root() {
+        let home = founded();
+        let at = |name: &str| home.path().join(name);
+        let installed = |name: &str| install(&at(name), &at("data"), OldRoots::Unchanged);
         let first = status(&at("data")).unwrap();
         assert_eq!(first.roots, [first.root]);
         assert!(!first.is_due);
@@ -210,7 +226,7 @@ mod tests {
         assert!(refused.contains(&format!("it ends the trust in the root {}", first.root)), "{refused}");
         assert!(refused.contains("comity raft status") && refused.ends_with("repeat this with --yes"), "{refused}");
         assert_eq!(status(&at("data")).unwrap().roots, [root, first.root]);
-        assert_eq!(install(&at("alone"), &at("data"), OldRoots::MayBeDropped).unwrap().roots, [root]);
+        assert_eq!(install(&at("alone"), &at("data"), OldRoots::MayChange).unwrap().roots, [root]);
 
         // A directory without an intermediate is refused by the file that it lacks.
         let refused = installed("root-2").unwrap_err().to_string();
@@ -226,5 +242,24 @@ mod tests {
         make_intermediate(&at("other-root"), DAY, PreviousRoot::Trusted, &at("other")).unwrap();
         assert!(installed("other").unwrap_err().to_string().contains("'other.test'"));
         assert_eq!(status(&at("data")).unwrap().root, root);
+    }
+
+    #[test]
+    fn dropped_root_comes_back_with_an_intermediate_from_before() {
+        let home = founded();
+        let at = |name: &str| home.path().join(name);
+        let installed = |name: &str, old_roots| install(&at(name), &at("data"), old_roots);
+        let stolen = status(&at("data")).unwrap().root;
+        let root = make_root(None, Some(&at("data-root")), &at("root-2")).unwrap();
+        make_intermediate(&at("root-2"), DAY * 30, PreviousRoot::Trusted, &at("next")).unwrap();
+        make_intermediate(&at("root-2"), DAY * 30, PreviousRoot::Dropped, &at("last")).unwrap();
+        installed("next", OldRoots::Unchanged).unwrap();
+        installed("last", OldRoots::MayChange).unwrap();
+
+        let refused = installed("next", OldRoots::Unchanged).unwrap_err().to_string();
+        assert!(refused.contains(&format!("trust in the root {stolen} begins again")), "{refused}");
+        assert!(refused.contains("--drop-previous") && refused.ends_with("repeat this with --yes"), "{refused}");
+        assert_eq!(status(&at("data")).unwrap().roots, [root]);
+        assert_eq!(installed("next", OldRoots::MayChange).unwrap().roots, [root, stolen]);
     }
 }

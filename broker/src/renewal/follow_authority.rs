@@ -45,6 +45,10 @@ impl FollowAuthority {
     pub fn load(dir: &Path, copy: Option<&Path>) -> Result<CertificateAuthority, CaError> {
         let authority = CertificateAuthority::load(dir)?;
         if let Some(copy) = copy {
+            // A broken copy is replaced, so nothing is known about its roots.
+            if let Ok(earlier) = CertificateAuthority::load(copy) {
+                report_returning_roots(&authority, &earlier, dir);
+            }
             authority.replace(copy)?;
         }
         Ok(authority)
@@ -95,6 +99,7 @@ impl FollowAuthority {
 
     fn put_into_force(&self, next: CertificateAuthority) {
         let (root, not_after) = (next.root_sha256(), unix_seconds(next.not_after()));
+        report_returning_roots(&next, &self.ca.current(), &self.dir);
         match self.ca.replace(next) {
             Ok(()) => tracing::warn!(%root, not_after, "the next intermediate is in force"),
             Err(error) => tracing::error!(%error, dir = %self.dir.display(), "the authority is not taken up"),
@@ -119,6 +124,14 @@ impl FollowAuthority {
     }
 }
 
+/// Files of another authority, or old ones put back, may bring back a root that was dropped because it was stolen.
+fn report_returning_roots(next: &CertificateAuthority, earlier: &CertificateAuthority, dir: &Path) {
+    for root in next.returning_roots(earlier) {
+        tracing::error!(%root, dir = %dir.display(), "trust in a root begins again that is older than the newest one \
+            that was in force: whoever has an intermediate of it is let in. If it was dropped, remove it from ca.crt");
+    }
+}
+
 fn unix_seconds(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
@@ -132,6 +145,7 @@ mod tests {
     use comity_runtime::spiffe::TrustDomain;
 
     use super::*;
+    use crate::group::tests::warnings;
 
     #[tokio::test]
     async fn changed_files_come_into_force_and_broken_ones_do_not() {
@@ -159,5 +173,34 @@ mod tests {
         std::fs::write(dir.join("tls.crt"), make().chain_pem()).unwrap();
         assert!(follow.take_up().await.is_err());
         assert!(ca.current().is_same_as(&next) && CertificateAuthority::load(&copy).unwrap().is_same_as(&next));
+    }
+
+    #[tokio::test]
+    async fn a_root_that_comes_back_is_reported() {
+        let (home, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let (dir, copy) = (home.path().join("mounted"), home.path().join("ca"));
+        let stolen = RootAuthority::create(TrustDomain::new("dev.test").unwrap(), now).unwrap();
+        let root = stolen.successor(now).unwrap();
+        let made = |previous| root.intermediate(Duration::from_secs(3600), previous, now).unwrap();
+        made(PreviousRoot::Dropped).save(&dir).unwrap();
+        let follow = FollowAuthority {
+            dir: dir.clone(),
+            copy: Some(copy.clone()),
+            ca: LiveAuthority::new(FollowAuthority::load(&dir, Some(&copy)).unwrap()),
+            clock: Arc::new(SystemClock::new()),
+            metrics: Metrics::new(),
+        };
+        warnings::keep();
+        let said = || warnings::with("trust in a root begins again", &stolen.sha256().to_string()).len();
+        made(PreviousRoot::Trusted).replace(&dir).unwrap();
+        let Ok(Found::Next(found)) = follow.take_up().await else { panic!("the files changed") };
+        assert_eq!(said(), 0);
+        follow.put_into_force(*found);
+        assert_eq!(said(), 1);
+
+        // Files that were put back while the broker was down.
+        made(PreviousRoot::Dropped).replace(&copy).unwrap();
+        FollowAuthority::load(&dir, Some(&copy)).unwrap();
+        assert_eq!(said(), 2);
     }
 }

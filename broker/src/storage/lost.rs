@@ -12,8 +12,6 @@ use crate::storage::{marker, torn_end};
 
 /// Name prefix of directories with remains of earlier incarnations.
 const ASIDE: &str = "lost-";
-/// Number kept: two, because a crash during the move splits the remains.
-const MAX_REMAINS_KEPT: usize = 2;
 
 /// Describes a loss that shows before the log is opened: the marker proves that a log existed.
 pub(super) fn loss_before_opening_log(data: &Path, marker: Option<&marker::Marker>) -> Option<String> {
@@ -49,10 +47,10 @@ pub(super) fn loss_shown_by_log_end(
     None
 }
 
-/// Moves the remains of the ended incarnation into a new directory, which it returns.
+/// Moves the remains of the ended incarnation into a new directory, which it returns. Keeps the remains before them,
+/// because a crash during the move splits them, and those that reach farthest: the later ones may be empty.
 pub(super) fn set_aside(data: &Path) -> Result<PathBuf, StorageError> {
-    let mut earlier = aside(data);
-    earlier.sort_by_key(|path| number_of(path));
+    let mut earlier = remains(data);
     let number = earlier.last().and_then(|path| number_of(path)).unwrap_or(0) + 1;
     let to = data.join(format!("{ASIDE}{number}"));
     let moved = || -> io::Result<()> {
@@ -67,7 +65,9 @@ pub(super) fn set_aside(data: &Path) -> Result<PathBuf, StorageError> {
         fs::File::open(data)?.sync_all()
     };
     moved().map_err(|error| StorageError::Internal(format!("cannot set {} aside: {error}", data.display())))?;
-    for path in earlier.into_iter().rev().skip(MAX_REMAINS_KEPT - 1) {
+    earlier.pop();
+    let farthest = earlier.iter().max_by_key(|path| reaches(path)).cloned();
+    for path in earlier.into_iter().filter(|path| Some(path) != farthest.as_ref()) {
         // A directory that stays only takes space.
         let _ = fs::remove_dir_all(path);
     }
@@ -76,12 +76,27 @@ pub(super) fn set_aside(data: &Path) -> Result<PathBuf, StorageError> {
 
 /// Whether something is left of an earlier incarnation.
 pub(crate) fn has_remains(data: &Path) -> bool {
-    !aside(data).is_empty()
+    !remains(data).is_empty()
 }
 
-fn aside(data: &Path) -> Vec<PathBuf> {
+/// The directories with remains of earlier incarnations, the latest last.
+pub(super) fn remains(data: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(data).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| number_of(path).is_some()).collect()
+    let mut found: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| is_remains(path)).collect();
+    found.sort_by_key(|path| number_of(path));
+    found
+}
+
+/// Whether a directory has this name because it holds remains.
+pub(super) fn is_remains(path: &Path) -> bool {
+    number_of(path).is_some()
+}
+
+/// How far remains reach, as far as that shows without reading the log.
+fn reaches(aside: &Path) -> Option<LogPosition> {
+    let log = || reached::Reached::open(aside).get();
+    let has_log = !torn_end::chunks(&aside.join("log")).is_empty();
+    newest_snapshot(aside).max(has_log.then(log).flatten())
 }
 
 fn number_of(path: &Path) -> Option<u64> {

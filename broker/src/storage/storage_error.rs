@@ -1,7 +1,7 @@
 //! Errors of the data directory.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use comity_runtime::atomic_file::FileError;
 use thiserror::Error;
@@ -62,6 +62,22 @@ pub enum StorageError {
         /// The damage.
         reason: String,
     },
+    /// There is nothing to make a state of.
+    #[error("{} has neither a log entry nor a snapshot", path.display())]
+    NoEntry {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// No copy in a data directory has anything.
+    #[error("nothing is left to recover in {} ({looked}); put a backup of the data directory back; without a backup, \
+        begin again: `comity-broker init` with another data directory makes a new federation, which all clusters and \
+        users join", path.display())]
+    NothingLeft {
+        /// The directory.
+        path: PathBuf,
+        /// Each place, and what was found there.
+        looked: String,
+    },
     /// An internal failure.
     #[error("opening the data directory failed: {0}")]
     Internal(String),
@@ -70,6 +86,27 @@ pub enum StorageError {
 impl StorageError {
     pub(super) fn damaged(path: impl Into<PathBuf>, reason: impl ToString) -> Self {
         Self::Damaged { path: path.into(), reason: reason.to_string() }
+    }
+
+    /// The same error, with the paths of the original in place of those of a copy that is removed after it was read.
+    pub(super) fn of_original(self, copy: &Path, original: &Path) -> Self {
+        let path_in = |path: PathBuf| match path.strip_prefix(copy) {
+            Ok(rest) if rest.as_os_str().is_empty() => original.to_owned(),
+            Ok(rest) => original.join(rest),
+            Err(_) => path,
+        };
+        let text_with = |text: String| text.replace(&*copy.to_string_lossy(), &original.to_string_lossy());
+        match self {
+            Self::File(error) => Self::File(FileError { path: path_in(error.path), ..error }),
+            Self::Disk { path, fault, reason } => Self::Disk { path: path_in(path), fault, reason: text_with(reason) },
+            Self::OtherBroker { path, found, wanted } => Self::OtherBroker { path: path_in(path), found, wanted },
+            Self::FromTheFuture { path, found, known } => Self::FromTheFuture { path: path_in(path), found, known },
+            Self::InUse { path } => Self::InUse { path: path_in(path) },
+            Self::Damaged { path, reason } => Self::Damaged { path: path_in(path), reason: text_with(reason) },
+            Self::NoEntry { path } => Self::NoEntry { path: path_in(path) },
+            Self::NothingLeft { path, looked } => Self::NothingLeft { path: path_in(path), looked: text_with(looked) },
+            Self::Internal(reason) => Self::Internal(text_with(reason)),
+        }
     }
 
     /// An I/O error: a disk fault if the operating system names one, else damage.

@@ -1,5 +1,7 @@
 //! Reads a data directory without its group, and founds a new group on it.
 
+mod best_copy;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,11 +16,14 @@ use crate::replication::identity::GroupId;
 use crate::replication::member::{MemberAddress, MemberNode};
 use crate::replication::types::{LogId, Vote};
 use crate::storage::log_store::LogStore;
+use crate::storage::lost;
 use crate::storage::marker::Marker;
 use crate::storage::reached::{LogPosition, Reached};
 use crate::storage::replica::Replicated;
 use crate::storage::snapshot_dir::SnapshotDir;
 use crate::storage::storage_error::StorageError;
+
+pub(crate) use best_copy::{BestCopy, read_best};
 
 const ENTRIES_PER_READ: u64 = 1_024;
 
@@ -60,9 +65,7 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     }
     let committed = log.committed_index().map_err(internal)?;
     log.close();
-    let last = last.ok_or_else(|| {
-        StorageError::Internal(format!("{} holds no entry; there is nothing to recover", data.display()))
-    })?;
+    let last = last.ok_or_else(|| StorageError::NoEntry { path: data.to_owned() })?;
     let replaces = marker.as_ref().map(|marker| marker.replaces.clone()).unwrap_or_default();
     Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group), replaces })
 }
@@ -73,9 +76,17 @@ fn illegal(error: IllegalChange) -> StorageError {
 
 /// Reads a copy of `group_dir`, which stays as it is; blocks.
 pub(crate) fn read_beside(group_dir: &Path, id: u64) -> Result<SurvivingCopy, StorageError> {
+    read_at(group_dir, group_dir, id)
+}
+
+/// Reads `dir` by a copy of it beside `group_dir`.
+fn read_at(dir: &Path, group_dir: &Path, id: u64) -> Result<SurvivingCopy, StorageError> {
+    if !dir.exists() {
+        return Err(StorageError::NoEntry { path: dir.to_owned() });
+    }
     let work = Work(group_dir.with_file_name(format!("group.reading-{}", std::process::id())));
-    copy_dir(group_dir, &work.0)?;
-    read(&work.0, id)
+    copy_dir(dir, &work.0)?;
+    read(&work.0, id).map_err(|error| error.of_original(&work.0, dir))
 }
 
 /// A directory that goes with this.
@@ -92,6 +103,10 @@ fn copy_dir(from: &Path, to: &Path) -> Result<(), StorageError> {
     comity_runtime::atomic_file::create_private_dir(to)?;
     for entry in fs::read_dir(from).map_err(fail)? {
         let entry = entry.map_err(fail)?;
+        // Remains of earlier incarnations are copies of their own.
+        if lost::is_remains(&entry.path()) {
+            continue;
+        }
         let target = to.join(entry.file_name());
         if entry.file_type().map_err(fail)?.is_dir() {
             copy_dir(&entry.path(), &target)?;
@@ -171,6 +186,6 @@ mod tests {
     fn an_empty_directory_is_no_copy() {
         let dir = tempfile::tempdir().unwrap();
         let error = read(dir.path(), 1).err().unwrap().to_string();
-        assert!(error.contains("nothing to recover"), "{error}");
+        assert!(error.contains("neither a log entry nor a snapshot"), "{error}");
     }
 }

@@ -53,13 +53,22 @@ pub(crate) fn dropped_root(
     authorities: &[CertificateDer<'_>],
     at: SystemTime,
 ) -> Option<RootHash> {
-    let begin = |root: &CertificateDer<'_>| AuthorityFacts::of(root).map(|facts| facts.not_before).ok();
-    let newest = known.certificates().iter().filter_map(&begin).max();
+    let newest = known.certificates().iter().filter_map(begin).max();
     let stays = |root: &CertificateDer<'_>| {
         next.contains(&RootHash::of(root))
             || unknown_roots(known, next).any(|successor| introduces(root, successor, authorities, at))
     };
     known.certificates().iter().find(|root| begin(root) == newest && !stays(root)).map(RootHash::of)
+}
+
+/// The next roots that are not known and begin before the newest known one: most often roots that were dropped.
+pub(crate) fn returning_roots(known: &Roots, next: &Roots) -> Vec<RootHash> {
+    let newest = known.certificates().iter().filter_map(begin).max();
+    unknown_roots(known, next).filter(|root| begin(root) < newest).map(RootHash::of).collect()
+}
+
+fn begin(root: &CertificateDer<'_>) -> Option<SystemTime> {
+    AuthorityFacts::of(root).map(|facts| facts.not_before).ok()
 }
 
 fn unknown_roots<'a>(known: &Roots, next: &'a Roots) -> impl Iterator<Item = &'a CertificateDer<'static>> {

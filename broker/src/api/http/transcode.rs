@@ -20,22 +20,25 @@ use crate::api::http::request_body::{BodyLimit, Start, grpc_body, grpc_headers};
 use crate::api::http::{connect_error, event_stream, json_message, openapi, other_site};
 use crate::api::rpc::MAX_AGENT_MESSAGE_BYTES;
 use crate::api::rpc::explain_failure::explained;
+use crate::api::rpc::peer_limit::PeerShares;
 
 /// Maximum bytes of an answer before its conversion: the largest offer, with room to spare.
 const MAX_ANSWER_BYTES: usize = MAX_AGENT_MESSAGE_BYTES;
 
 /// Converts between HTTP and gRPC. Must be outside of all layers that see gRPC, so that they apply to
 /// converted calls.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct TranscodeLayer {
     /// Timeout of calls that set none, and the longest that they can set.
     pub timeout: Duration,
+    /// Charged for requests that become no calls.
+    pub shares: PeerShares,
 }
 
 impl<S> Layer<S> for TranscodeLayer {
     type Service = Transcode<S>;
     fn layer(&self, inner: S) -> Transcode<S> {
-        Transcode { inner, timeout: self.timeout }
+        Transcode { inner, timeout: self.timeout, shares: self.shares.clone() }
     }
 }
 
@@ -44,6 +47,7 @@ impl<S> Layer<S> for TranscodeLayer {
 pub struct Transcode<S> {
     inner: S,
     timeout: Duration,
+    shares: PeerShares,
 }
 
 impl<S> Service<Request<Body>> for Transcode<S>
@@ -64,24 +68,39 @@ where
         if is_grpc(request.headers()) {
             let (parts, body) = request.into_parts();
             if let Err(refused) = other_site::refuse(&parts) {
-                return Box::pin(async move { Ok(refused.into_response()) });
+                let shares = self.shares.clone();
+                return Box::pin(async move {
+                    shares.hold_answer(parts.extensions.get()).await;
+                    Ok(refused.into_response())
+                });
             }
             return Box::pin(self.inner.call(Request::from_parts(parts, body)));
         }
-        let (inner, timeout) = (self.inner.clone(), self.timeout);
-        Box::pin(serve(inner, timeout, request))
+        let (inner, timeout, shares) = (self.inner.clone(), self.timeout, self.shares.clone());
+        Box::pin(serve(inner, timeout, shares, request))
     }
 }
 
-async fn serve<S>(inner: S, longest: Duration, request: Request<Body>) -> Result<Response<Body>, S::Error>
+async fn serve<S>(
+    inner: S,
+    longest: Duration,
+    shares: PeerShares,
+    request: Request<Body>,
+) -> Result<Response<Body>, S::Error>
 where
     S: Service<Request<Body>, Response = Response<Body>>,
 {
     let (mut parts, body) = request.into_parts();
     let call = match HttpTarget::of(&parts, longest) {
         Ok(HttpTarget::Call(call)) => call,
-        Ok(HttpTarget::OpenApi) => return Ok(success(JSON, openapi::document())),
-        Err(refused) => return Ok(refused.into_response()),
+        Ok(HttpTarget::OpenApi) => {
+            shares.hold_answer(parts.extensions.get()).await;
+            return Ok(success(JSON, openapi::document()));
+        }
+        Err(refused) => {
+            shares.hold_answer(parts.extensions.get()).await;
+            return Ok(refused.into_response());
+        }
     };
     let start = Start::default();
     let is_certified = parts.extensions.get::<PeerInfo>().is_some_and(|peer| peer.spiffe.is_some());
@@ -144,10 +163,13 @@ fn success(media: HeaderValue, body: Bytes) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use std::convert::Infallible;
+    use std::sync::Arc;
 
     use comity_core::Refusal;
     use comity_proto::v1;
     use comity_proto::v1::lease_service_server::{LeaseService, LeaseServiceServer};
+    use comity_runtime::clock::{ManualClock, SystemClock};
+    use futures::FutureExt as _;
     use http::StatusCode;
     use http_body_util::BodyExt as _;
     use prost::Message as _;
@@ -155,9 +177,12 @@ mod tests {
     use tonic::service::Routes;
 
     use super::*;
+    use crate::api::http::call::OPENAPI_PATH;
     use crate::api::rpc::MAX_USER_MESSAGE_BYTES;
     use crate::api::rpc::explain_failure::ExplainFailureLayer;
+    use crate::api::rpc::peer_limit::PeerLimitLayer;
     use crate::api::rpc_error::RpcError;
+    use crate::api::shares::call_pace::kernel_thread_time;
 
     /// Knows `lease-1`; shows the caller's address and a header in its message. Renewals take forever.
     struct Leases;
@@ -201,9 +226,14 @@ mod tests {
     }
 
     async fn send(request: Request<Body>) -> (StatusCode, Bytes) {
+        let clock = SystemClock::new();
+        send_within(&PeerLimitLayer::new(Arc::new(clock), kernel_thread_time).shares(), request).await
+    }
+
+    async fn send_within(shares: &PeerShares, request: Request<Body>) -> (StatusCode, Bytes) {
         let leases = LeaseServiceServer::new(Leases).max_decoding_message_size(MAX_USER_MESSAGE_BYTES);
         let layers = tower::ServiceBuilder::new()
-            .layer(TranscodeLayer { timeout: Duration::from_secs(100) })
+            .layer(TranscodeLayer { timeout: Duration::from_secs(100), shares: shares.clone() })
             .layer(ExplainFailureLayer);
         let response: Result<_, Infallible> = layers.service(Routes::new(leases)).oneshot(request).await;
         let (parts, body) = response.expect("infallible").into_parts();
@@ -285,5 +315,21 @@ mod tests {
         assert!((250..255).contains(&began.elapsed().as_millis()), "{:?}", began.elapsed());
         assert_eq!(send(post("RenewLease", "{}")).await.0, StatusCode::GATEWAY_TIMEOUT);
         assert_eq!(began.elapsed().as_secs(), 100);
+    }
+
+    #[tokio::test]
+    async fn requests_that_become_no_calls_are_charged_to_who_sends_them() {
+        let clock = ManualClock::at_unix_ms(0);
+        let shares = PeerLimitLayer::new(Arc::new(clock), |_| Duration::ZERO).shares();
+        let at_once = |path: &str, last: u8| {
+            let request = || {
+                let mut request = Request::get(path).body(Body::empty()).expect("a request");
+                request.extensions_mut().insert(PeerInfo::anonymous(([192, 0, 2, last], 1).into()));
+                request
+            };
+            (0..600).filter(|_| send_within(&shares, request()).now_or_never().is_some()).count()
+        };
+        assert_eq!(at_once("/nothing", 1), 500);
+        assert_eq!(at_once(OPENAPI_PATH, 2), 500);
     }
 }

@@ -1,5 +1,5 @@
 //! Limits what each peer has of this broker at once, so that one client cannot starve others: its calls under way, the
-//! processor time of its reads, and how often it can be refused.
+//! processor time of its reads, and how often it can be refused. Without a certificate, all calls count as reads.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,6 +26,9 @@ pub const MAX_ANONYMOUS_CALLS: usize = 512;
 /// How long the answer to a call beyond a limit is held back. Refusals take little, but a client that repeats them as
 /// fast as they come would keep a core busy.
 const REFUSAL_HELD_FOR: Duration = Duration::from_millis(100);
+/// Processor time that a refusal is charged for, in addition to what its handler took: for encryption, HTTP and the
+/// message. A caller has 500 refusals at once, and 250 a second after them.
+const REFUSAL_USE: Duration = Duration::from_millis(1);
 
 /// Whom a call counts for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,9 +46,9 @@ pub struct PeerLimitLayer {
     shares: PeerShares,
 }
 
-/// What all peers have.
+/// What all peers have. Clones share it.
 #[derive(Debug, Clone)]
-struct PeerShares {
+pub struct PeerShares {
     clock: Arc<dyn Clock>,
     under_way: KeyedSlots<Calling>,
     pace: CallPace<Calling>,
@@ -57,6 +60,31 @@ impl PeerLimitLayer {
     pub fn new(clock: Arc<dyn Clock>, thread_time: ThreadTime) -> Self {
         let (under_way, pace) = (KeyedSlots::default(), CallPace::new(Arc::clone(&clock), thread_time));
         Self { shares: PeerShares { clock, under_way, pace } }
+    }
+
+    /// The shares, for layers outside of this one that answer by themselves.
+    #[must_use]
+    pub fn shares(&self) -> PeerShares {
+        self.shares.clone()
+    }
+}
+
+impl PeerShares {
+    /// Holds back the answer to what never becomes a call, such as an unknown path, until its caller has time for it.
+    pub async fn hold_answer(&self, peer: Option<&PeerInfo>) {
+        let calling = Calling::of(peer);
+        match take(&self.under_way, &calling) {
+            Ok(_slots) => self.hold_refusal(calling).await,
+            Err(_) => self.clock.sleep(REFUSAL_HELD_FOR).await,
+        }
+    }
+
+    /// Charges a caller for a refusal, and waits until the caller has time for it.
+    async fn hold_refusal(&self, calling: Calling) {
+        let wait = self.pace.charge(calling, REFUSAL_USE);
+        if !wait.is_zero() {
+            self.clock.sleep(wait).await;
+        }
     }
 }
 
@@ -137,33 +165,61 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let PeerShares { clock, under_way, pace } = self.shares.clone();
+        let shares = self.shares.clone();
         let calling = Calling::of(request.extensions().get::<PeerInfo>());
-        let slots = match take(&under_way, &calling) {
+        let slots = match take(&shares.under_way, &calling) {
             Ok(slots) => slots,
             Err(error) => {
                 let response = Status::from(error).into_http();
                 return Box::pin(async move {
-                    clock.sleep(REFUSAL_HELD_FOR).await;
+                    shares.clock.sleep(REFUSAL_HELD_FOR).await;
                     Ok(response)
                 });
             }
         };
-        let (ends_early, paced) = (is_limited_stream(request.uri().path()), is_read(request.uri().path()));
+        let ends_early = is_limited_stream(request.uri().path());
+        let paced = is_read(request.uri().path()) || !matches!(calling, Calling::Identity(_));
         let call = self.inner.call(request);
         Box::pin(async move {
-            let response = if paced { pace.run(calling, call).await? } else { call.await? };
-            if is_exhausted(&response) {
-                clock.sleep(REFUSAL_HELD_FOR).await;
+            let response = if paced { shares.pace.run(calling.clone(), call).await? } else { call.await? };
+            let code = refused_with(&response);
+            if code == Some(Code::ResourceExhausted) {
+                shares.clock.sleep(REFUSAL_HELD_FOR).await;
+            }
+            if code.is_some_and(is_of_caller) {
+                shares.hold_refusal(calling).await;
             }
             Ok(if ends_early { response } else { response.map(|body| held_body::hold(body, slots)) })
         })
     }
 }
 
-/// Whether a call was refused because of a limit. Such a status is in the headers.
-fn is_exhausted(response: &Response<Body>) -> bool {
-    Status::from_header_map(response.headers()).is_some_and(|status| status.code() == Code::ResourceExhausted)
+/// The code of a call that was refused. Its status is in the headers.
+fn refused_with(response: &Response<Body>) -> Option<Code> {
+    Status::from_header_map(response.headers()).map(|status| status.code()).filter(|code| *code != Code::Ok)
+}
+
+/// Whether a refusal is the caller's doing, and not a fault of the brokers, after which it should try again.
+fn is_of_caller(code: Code) -> bool {
+    match code {
+        Code::InvalidArgument
+        | Code::NotFound
+        | Code::AlreadyExists
+        | Code::PermissionDenied
+        | Code::ResourceExhausted
+        | Code::FailedPrecondition
+        | Code::OutOfRange
+        | Code::Unimplemented
+        | Code::Unauthenticated => true,
+        Code::Ok
+        | Code::Cancelled
+        | Code::Unknown
+        | Code::DeadlineExceeded
+        | Code::Aborted
+        | Code::Internal
+        | Code::Unavailable
+        | Code::DataLoss => false,
+    }
 }
 
 #[cfg(test)]
@@ -176,6 +232,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::api::shares::call_pace::{SAVED_USE, TIME_PER_USE};
 
     fn peer(address: &str, id: Option<&str>) -> PeerInfo {
         let remote_addr = (address.parse::<std::net::IpAddr>().unwrap(), 1).into();
@@ -257,7 +314,71 @@ mod tests {
         let mut beyond = refuse(Code::PermissionDenied).boxed();
         assert!((&mut beyond).now_or_never().is_none());
         clock.advance(REFUSAL_HELD_FOR);
-        assert!(is_exhausted(&beyond.await.unwrap()));
+        assert_eq!(refused_with(&beyond.await.unwrap()), Some(Code::ResourceExhausted));
+    }
+
+    #[tokio::test]
+    async fn refusals_are_charged_to_their_caller_with_and_without_a_certificate() {
+        /// Refusals for which a quiet caller has saved up time.
+        const SAVED: u128 = SAVED_USE.as_millis() / REFUSAL_USE.as_millis();
+        const LATER: u32 = 20;
+        let alice = Some("spiffe://dev.test/user/alice");
+        let codes = [Code::InvalidArgument, Code::NotFound, Code::Unauthenticated, Code::PermissionDenied];
+        for (id, code) in [alice, None].into_iter().flat_map(|id| codes.map(|code| (id, code))) {
+            // tokio has a task wait after some number of polls, and this one polls often.
+            tokio::task::yield_now().await;
+            let clock = ManualClock::at_unix_ms(0);
+            let layer = layer(&clock);
+            let refuse = |address: &str, id: Option<&str>| {
+                let mut request = Request::post("/comity.v1.RequestService/SubmitRequest").body(()).unwrap();
+                request.extensions_mut().insert(peer(address, id));
+                let answer = move |_: Request<()>| async move {
+                    Ok::<Response<Body>, Infallible>(Status::new(code, "refused").into_http())
+                };
+                layer.layer(tower::service_fn(answer)).oneshot(request).boxed()
+            };
+            let mut at_once = 0;
+            while refuse("192.0.2.1", id).now_or_never().is_some() {
+                at_once += 1;
+                assert!(at_once <= SAVED, "{id:?} {code:?}: {at_once} refusals at once");
+            }
+            assert_eq!(at_once, SAVED, "{id:?} {code:?}");
+            assert!(refuse("198.51.100.1", None).now_or_never().is_some(), "another address waits");
+            // From now on they come at the caller's pace.
+            let mut held: Vec<_> = (0..LATER).map(|_| refuse("192.0.2.1", id)).collect();
+            held.retain_mut(|refusal| refusal.now_or_never().is_none());
+            assert_eq!(held.len(), LATER as usize);
+            clock.advance(REFUSAL_USE * TIME_PER_USE * (LATER / 2));
+            held.retain_mut(|refusal| refusal.now_or_never().is_none());
+            assert!(held.len() >= LATER as usize / 2, "{id:?} {code:?}: only {} are held back", held.len());
+            clock.advance(REFUSAL_USE * TIME_PER_USE * LATER);
+            held.retain_mut(|refusal| refusal.now_or_never().is_none());
+            assert!(held.is_empty(), "{id:?} {code:?}: {} are held back", held.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_brokers_own_failure_is_charged_to_nobody() {
+        let clock = ManualClock::at_unix_ms(0);
+        let layer = layer(&clock);
+        let answer = |_: Request<()>| async { Ok::<_, Infallible>(Status::unavailable("no leader").into_http()) };
+        for _ in 0..2_000 {
+            let call = layer.layer(tower::service_fn(answer)).oneshot(from_alice("/comity.v1.RequestService/X"));
+            assert!(call.now_or_never().is_some());
+        }
+    }
+
+    #[tokio::test]
+    async fn answers_outside_of_calls_are_charged_too() {
+        let clock = ManualClock::at_unix_ms(0);
+        let shares = layer(&clock).shares();
+        let (stranger, other) = (peer("192.0.2.1", None), peer("198.51.100.1", None));
+        let mut at_once = 0;
+        while shares.hold_answer(Some(&stranger)).now_or_never().is_some() {
+            at_once += 1;
+            assert!(at_once <= 500, "{at_once} answers at once");
+        }
+        assert!(shares.hold_answer(Some(&other)).now_or_never().is_some());
     }
 
     #[tokio::test]

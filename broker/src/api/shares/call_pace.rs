@@ -2,7 +2,8 @@
 //!
 //! A caller may use a quarter of one core, after some time that it has saved up. Its further reads begin later, so that
 //! the commands of others find a free thread. What a read will take is not known when it begins: it reserves as much as
-//! the caller's reads took lately, and the difference is settled at its end.
+//! the caller's reads took lately, and the difference is settled at its end. Other answers, such as refusals, are
+//! charged to the same share.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -14,9 +15,9 @@ use comity_runtime::clock::Clock;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Time that passes for each unit of processor time that a caller uses: the inverse of its share of one core.
-const TIME_PER_USE: u32 = 4;
+pub(crate) const TIME_PER_USE: u32 = 4;
 /// Processor time that a quiet caller saves up: thousands of short reads.
-const SAVED_USE: Duration = Duration::from_millis(500);
+pub(crate) const SAVED_USE: Duration = Duration::from_millis(500);
 /// Weight of earlier reads in what the next one reserves, against one for the latest.
 const EARLIER_WEIGHT: u32 = 7;
 /// Callers with all of their time are dropped once there are this many callers.
@@ -77,17 +78,31 @@ impl<K: Ord + Clone> CallPace<K> {
         .await
     }
 
+    /// Charges a caller for an answer; returns how long the answer is to be held back.
+    #[must_use]
+    pub fn charge(&self, key: K, takes: Duration) -> Duration {
+        let now = self.clock.elapsed();
+        let mut used = self.lock();
+        let used = Self::entry(&mut used, key, now);
+        used.back_at = used.back_at.max(now) + takes * TIME_PER_USE;
+        used.back_at.saturating_sub(now + SAVED_USE * TIME_PER_USE)
+    }
+
     /// Reserves time for a read; returns how much, and how long the read must wait for it.
     fn reserve(&self, key: K) -> (Duration, Duration) {
         let now = self.clock.elapsed();
         let mut used = self.lock();
-        if used.len() >= PACED_BEFORE_TIDYING {
-            used.retain(|_, used| used.back_at > now);
-        }
-        let used = used.entry(key).or_default();
+        let used = Self::entry(&mut used, key, now);
         let wait = used.back_at.saturating_sub(now + SAVED_USE * TIME_PER_USE);
         used.back_at = used.back_at.max(now) + used.usual * TIME_PER_USE;
         (used.usual, wait)
+    }
+
+    fn entry(all: &mut BTreeMap<K, Used>, key: K, now: Duration) -> &mut Used {
+        if all.len() >= PACED_BEFORE_TIDYING {
+            all.retain(|_, used| used.back_at > now);
+        }
+        all.entry(key).or_default()
     }
 
     /// Replaces what a read reserved by what it took: nothing where it never began.

@@ -152,17 +152,17 @@ impl Inner {
     }
 
     fn say_what_a_sole_broker_needs(&self) {
+        let data = self.config.data.parent().unwrap_or(&self.config.data).display();
         let (lost, remedy) = if storage::has_remains(&self.config.data) {
-            (
-                "its log or the end of it",
-                "stop it, run `mv group group.lost && mv group.lost/lost-N group` in its data directory, with the \
-                 highest N, and then `comity-broker recover --from DATA`",
-            )
+            let command = format!(
+                "stop it, and run `comity-broker recover --from {data}`, which finds what is left of the log and \
+                 describes it"
+            );
+            ("its log or the end of it", command)
         } else {
-            (
-                "its whole log",
-                "nothing is left of the group: make a new one by `comity-broker init` with another data directory",
-            )
+            let nothing_left = "nothing is left of the group: make a new one by `comity-broker init` with another data \
+                directory";
+            ("its whole log", nothing_left.to_owned())
         };
         error!(
             broker = self.config.id, data = %self.config.data.display(),

@@ -1,7 +1,7 @@
 //! Disks that lost the log or its end, and misassembled groups.
 
 use super::*;
-use crate::storage::{found_on, read_copy};
+use crate::storage::{found_on, read_best, read_copy};
 
 /// Observation time of tests that nothing happens.
 const QUIET: Duration = Duration::from_secs(3);
@@ -250,15 +250,18 @@ async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
     assert_eq!(said(), [""; 0], "others may still find it");
     eventually("the sole broker to say what to do", || async { said().pop() }).await;
     let said = said().pop().unwrap();
-    assert!(said.contains("comity-broker recover --from") && said.contains("mv group.lost/lost-N group"), "{said}");
+    let command = format!("comity-broker recover --from {}`", federation.data(1).parent().unwrap().display());
+    assert!(said.contains(&command), "{said}");
     assert_eq!(rolled_back.group.status().await.leader, None);
     rolled_back.crash().await;
     // What the message says works: the remains become a group again.
-    let (group, aside) = (federation.data(1), federation.dir.path().join("group.lost"));
-    std::fs::rename(&group, &aside).unwrap();
-    std::fs::rename(aside.join("lost-1"), &group).unwrap();
+    let group = federation.data(1);
     let (made, address) = (federation.dir.path().join("made"), federation.address(1));
-    let recovered = move || found_on(read_copy(&group, 1).unwrap(), &made, 1, address).map(|_| made);
+    let recovered = move || {
+        let best = read_best(&group, 1).unwrap();
+        assert_eq!(best.dir, group.join("lost-1"));
+        found_on(best.copy, &made, 1, address).map(|_| made)
+    };
     let made = tokio::task::spawn_blocking(recovered).await.unwrap().unwrap();
     restore(&federation, 1, &made);
     let sole = federation.start(1).await;
@@ -283,7 +286,10 @@ async fn a_sole_broker_on_an_empty_disk_says_what_to_do_and_takes_a_backup_back(
     eventually("the sole broker to say what to do", || async { said().pop() }).await;
     let said = said().pop().unwrap();
     assert!(said.contains("put a backup of its data directory back"), "{said}");
-    assert!(said.contains("comity-broker init") && !said.contains("lost-N"), "nothing is left to recover: {said}");
+    assert!(
+        said.contains("comity-broker init") && !said.contains("comity-broker recover"),
+        "nothing is left to recover: {said}"
+    );
     assert_eq!(emptied.group.status().await.leader, None);
     emptied.crash().await;
 

@@ -16,13 +16,13 @@ fn lines() -> MutexGuard<'static, Vec<String>> {
 }
 
 /// Keeps warnings and errors from now on, of all tests in the process.
-pub(super) fn keep() {
+pub(crate) fn keep() {
     static KEPT: Once = Once::new();
     KEPT.call_once(|| set_global_default(Keeper).expect("no other test listens"));
 }
 
 /// The kept lines that contain both texts.
-pub(super) fn with(one: &str, other: &str) -> Vec<String> {
+pub(crate) fn with(one: &str, other: &str) -> Vec<String> {
     lines().iter().filter(|line| line.contains(one) && line.contains(other)).cloned().collect()
 }
 
