@@ -47,8 +47,8 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    /// Ignores COMITY_BROKER and COMITY_IDENTITY if the command line says more: it has `--context`, or is a login with a
-    /// token, which names the brokers. A renewal is of the identity in force.
+    /// Ignores COMITY_BROKER and COMITY_IDENTITY if the command line says more: it has `--context`, or is a login with
+    /// a token, which names the brokers. A renewal is of the identity in force.
     pub fn prefer_flags(&mut self, matches: &ArgMatches) {
         let is_variable = |arg| matches.value_source(arg) == Some(ValueSource::EnvVariable);
         let names_context = matches.value_source("context") == Some(ValueSource::CommandLine);

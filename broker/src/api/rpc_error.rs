@@ -244,7 +244,8 @@ mod tests {
             let invalid = comity_types::LeaseId::parse(given, "lease").unwrap_err();
             let status = Status::from(RpcError::from(invalid));
             let detail = error_detail(&status).unwrap();
-            assert!(detail.reason.contains("[redacted]") && detail.reason.ends_with("\" is not a lease id"), "{detail:?}");
+            assert!(detail.reason.contains("[redacted]"), "{detail:?}");
+            assert!(detail.reason.ends_with("\" is not a lease id"), "{detail:?}");
             assert_eq!(detail.remedy, "write it as lease-N");
             let violation = &status.get_details_bad_request().unwrap().field_violations[0];
             assert_eq!((&violation.field, &violation.description), (&detail.field, &detail.reason));
