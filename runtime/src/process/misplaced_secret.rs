@@ -85,11 +85,12 @@ mod tests {
     #[test]
     fn a_private_key_is_refused_in_every_argument_and_not_printed() {
         let key = "-----BEGIN EC PRIVATE KEY-----\nc2VjcmV0\n-----END EC PRIVATE KEY-----\n";
-        for words in [&["agent", "join", "--kube-config", key][..], &["agent", "join", "--", key]] {
+        let option = |value| format!("--kube-config={value}");
+        for words in [&["agent", "join", &option(key)][..], &["agent", "join", "--", key]] {
             let error = check(words).expect_err("misplaced").to_string();
             assert!(error.contains(" is a private key") && !error.contains("c2VjcmV0"), "{error}");
         }
         let certificate = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n";
-        assert_eq!(check(&["agent", "join", "--kube-config", certificate]), Ok(()));
+        assert_eq!(check(&["agent", "join", &option(certificate)]), Ok(()));
     }
 }
