@@ -132,11 +132,12 @@ impl CommandLine {
             Ok(line) => line.action,
             Err(error) => {
                 let text = error.render().to_string();
-                if redact_secrets(&text) == text {
+                let shown = without_secrets(&text);
+                if shown == text {
                     // If even this cannot be printed, there is no other way to report it.
                     let _ = error.print();
                 } else {
-                    eprintln!("{}", without_secrets(&text));
+                    eprintln!("{shown}");
                 }
                 std::process::exit(if error.use_stderr() { i32::from(USAGE) } else { 0 });
             }

@@ -6,6 +6,7 @@ pub mod authorize;
 pub mod caller;
 pub mod caller_life;
 pub mod convert;
+pub mod error_answer;
 pub mod http;
 pub mod idempotency;
 pub mod invitation;

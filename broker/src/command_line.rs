@@ -237,10 +237,11 @@ pub async fn main() -> ExitCode {
             // Help and version go to standard output and are no failure.
             let text = error.render().to_string();
             let redacted = redact_secrets(&text);
-            if redacted == text {
+            let shown = printable(&redacted);
+            if shown == text {
                 let _ = error.print();
             } else {
-                eprint!("{}", printable(&redacted));
+                eprint!("{shown}");
             }
             return if error.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }

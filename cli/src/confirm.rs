@@ -31,8 +31,7 @@ impl ConfirmArgs {
         if self.yes || std::io::stdin().is_terminal() {
             return Ok(());
         }
-        Err(Failure::usage("this command asks for confirmation, and standard input is not a terminal")
-            .remedy("add --yes to confirm"))
+        Err(unconfirmed(None))
     }
 
     /// Asks whether to go on in spite of `consequence`, which the failure names if nobody can answer.
@@ -40,10 +39,7 @@ impl ConfirmArgs {
     /// # Errors
     /// Like [`ask`](Self::ask).
     pub fn ask_about(&self, consequence: &str) -> Result<(), Failure> {
-        self.check_terminal().map_err(|failure| {
-            let reason = format!("{consequence}; {}", failure.reason);
-            Failure { reason, ..failure }
-        })?;
+        self.check_terminal().map_err(|_| unconfirmed(Some(consequence)))?;
         self.ask(&format!("{consequence}."))
     }
 
@@ -67,13 +63,23 @@ impl ConfirmArgs {
     }
 }
 
+/// Nobody can answer. Begins with what is so: a consequence in the present tense reads as done.
+fn unconfirmed(consequence: Option<&str>) -> Failure {
+    let reason = "nothing was changed: the command asks for confirmation, and standard input is not a terminal";
+    let reason = match consequence {
+        Some(consequence) => format!("{reason}; what follows once confirmed: {consequence}"),
+        None => reason.to_owned(),
+    };
+    Failure::usage(reason).remedy("add --yes to confirm")
+}
+
 fn is_yes(answer: &str) -> bool {
     matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_yes;
+    use super::*;
 
     #[test]
     fn only_a_yes_is_a_yes() {
@@ -83,5 +89,16 @@ mod tests {
         for no in ["", "\n", "n\n", "yess", "no"] {
             assert!(!is_yes(no), "{no:?}");
         }
+    }
+
+    #[test]
+    fn an_unconfirmed_command_says_first_that_nothing_was_changed() {
+        for consequence in [None, Some("all certificates of hana are void")] {
+            let failure = unconfirmed(consequence);
+            assert!(failure.reason.starts_with("nothing was changed: "), "{failure}");
+            assert_eq!(failure.exit.number(), 2);
+        }
+        let reason = unconfirmed(Some("all certificates of hana are void")).reason;
+        assert!(reason.ends_with("; what follows once confirmed: all certificates of hana are void"), "{reason}");
     }
 }

@@ -25,6 +25,7 @@ use std::time::Duration;
 
 use clap::Args;
 use comity_runtime::contexts::Contexts;
+use comity_runtime::private_files::make_private_files_only;
 
 use crate::failure::Failure;
 use crate::output::{Format, write_stdout};
@@ -91,6 +92,8 @@ impl DevArgs {
             .field("--kubeconfig", self.kubeconfig.len())
             .remedy("give the origin's first, then those of one to three donors"));
         }
+        // The data of its brokers are those of comity-broker, which refuses files that others can read.
+        make_private_files_only();
         let contexts = if self.add_context { Some(session.contexts()?) } else { None };
         let home = Home::open(self.state.as_deref())?;
         let interrupt = Interrupt::listen(home.temporary_path())?;

@@ -46,10 +46,10 @@ struct ErrorObject<'a> {
 #[serde(rename_all = "camelCase")]
 struct ErrorFields<'a> {
     code: &'a str,
-    reason: &'a str,
-    field: &'a str,
-    value: &'a str,
-    remedy: &'a str,
+    reason: String,
+    field: String,
+    value: String,
+    remedy: String,
     exit_code: u8,
 }
 
@@ -124,21 +124,23 @@ impl Failure {
     /// For people, with the flag or the file's field in place of each wire field.
     #[must_use]
     pub fn text(&self) -> String {
-        let shown = |text: &str| wire_names::as_written(self.written_in, &self.field, text);
+        // Field by field: a key that was cut off may hide the rest of its text.
+        let shown = |text: &str| wire_names::as_written(self.written_in, &self.field, &redact_secrets(text));
         let mut text = format!("error: {}\n", shown(&self.reason));
         if !self.field.is_empty() {
-            let value = match wire_names::value_as_written(self.written_in, &self.field, &self.value).as_str() {
+            let value = redact_secrets(&self.value);
+            let value = match wire_names::value_as_written(self.written_in, &self.field, &value).as_str() {
                 "" => String::new(),
                 // A broker escaped its text already.
                 value => format!(" = \"{}\"", printable_line(value)),
             };
-            let field = wire_names::field_as_written(self.written_in, &self.field);
+            let field = wire_names::field_as_written(self.written_in, &redact_secrets(&self.field));
             text.push_str(&format!("field: {field}{value}\n"));
         }
         if !self.remedy.is_empty() {
             text.push_str(&format!("remedy: {}\n", shown(&self.remedy)));
         }
-        redact_secrets(&text)
+        text
     }
 
     /// For scripts: one JSON object.
@@ -147,15 +149,15 @@ impl Failure {
         let object = ErrorObject {
             error: ErrorFields {
                 code: &self.code,
-                reason: &self.reason,
-                field: &self.field,
-                value: &self.value,
-                remedy: &self.remedy,
+                reason: redact_secrets(&self.reason),
+                field: redact_secrets(&self.field),
+                value: redact_secrets(&self.value),
+                remedy: redact_secrets(&self.remedy),
                 exit_code: self.exit.number(),
             },
         };
         let json = serde_json::to_string(&object).expect("strings and numbers always serialise");
-        printable_json(&redact_secrets(&json)).into_owned()
+        printable_json(&json).into_owned()
     }
 }
 
@@ -261,6 +263,20 @@ mod tests {
         assert_eq!(failure.text(), "error: no lease \"\\u{1b}[2J\"\nfield: <LEASE> = \"\\u{1b}[2J\"\n");
         let raw = Failure::usage("no such file").field("--file", "a\u{1b}b");
         assert_eq!(raw.text(), "error: no such file\nfield: --file = \"a\\u{1b}b\"\n");
+    }
+
+    #[test]
+    fn a_key_that_was_cut_off_hides_neither_the_rest_nor_the_json() {
+        let key = format!("-----BEGIN PRIVATE KEY-----\n{}", "MIGHAgEAMBMGByqGSM49 ".repeat(3));
+        for reason in [format!("lease \"{key}…\" is not a lease id"), format!("cannot read {key}")] {
+            let failure = Failure::usage(reason).field("lease", &key).remedy("write an id such as lease-7");
+            let text = failure.text();
+            assert!(text.ends_with("\nfield: <LEASE>\nremedy: write an id such as lease-7\n"), "{text}");
+            let json: serde_json::Value = serde_json::from_str(&failure.json()).expect("JSON");
+            assert_eq!(json["error"]["remedy"], "write an id such as lease-7");
+            assert_eq!((&json["error"]["value"], &json["error"]["exitCode"]), (&"[redacted]".into(), &2.into()));
+            assert!(!text.contains("MIGH") && !json.to_string().contains("MIGH"), "{text}{json}");
+        }
     }
 
     #[test]

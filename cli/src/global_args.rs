@@ -47,12 +47,13 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    /// Ignores COMITY_BROKER and COMITY_IDENTITY if the command line says more: it has `--context`, or is a login,
-    /// whose token names the brokers.
+    /// Ignores COMITY_BROKER and COMITY_IDENTITY if the command line says more: it has `--context`, or is a login with
+    /// a token, which names the brokers. A renewal is of the identity in force.
     pub fn prefer_flags(&mut self, matches: &ArgMatches) {
         let is_variable = |arg| matches.value_source(arg) == Some(ValueSource::EnvVariable);
         let names_context = matches.value_source("context") == Some(ValueSource::CommandLine);
-        if !names_context && matches.subcommand_name() != Some("login") {
+        let logs_in = matches.subcommand().is_some_and(|(name, login)| name == "login" && !login.get_flag("renew"));
+        if !names_context && !logs_in {
             return;
         }
         if is_variable("broker") {

@@ -6,7 +6,7 @@ use clap::error::ErrorKind;
 use clap::{Arg, Command, CommandFactory as _, FromArgMatches as _};
 pub use comity_runtime::help::Detail;
 use comity_runtime::help::{help_flag_last, shaped};
-use comity_runtime::join_token::misplaced_token;
+use comity_runtime::misplaced_secret;
 
 use crate::args::Args;
 
@@ -21,7 +21,7 @@ pub fn parse(words: impl Iterator<Item = OsString>) -> Result<Args, clap::Error>
     let words = help_flag_last(words.collect());
     let mut command = command(Detail::of(&words));
     let matches = command.try_get_matches_from_mut(words)?;
-    misplaced_token(&command, &matches, &["token"], "echo TOKEN | comity login -")
+    misplaced_secret(&command, &matches, &["token"], "echo TOKEN | comity login -")
         .map_err(|error| command.error(ErrorKind::InvalidValue, error))?;
     let mut args = Args::from_arg_matches(&matches).map_err(|error| error.format(&mut command))?;
     args.global.prefer_flags(&matches);

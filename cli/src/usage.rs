@@ -14,12 +14,14 @@ pub(crate) fn report(error: &clap::Error, args: impl Iterator<Item = OsString>) 
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
     let format = if is_answer { Format::Table } else { requested_format(args) };
     let text = error.to_string();
-    match (format, redact_secrets(&text)) {
-        (Format::Table, redacted) if redacted == text => {
+    let redacted = redact_secrets(&text);
+    match (format, printable(&redacted)) {
+        (Format::Table, shown) if shown == text => {
             // With colours. If the output cannot be written, there is nobody to tell.
             let _ = error.print();
         }
-        (Format::Table, redacted) => write_stderr(&printable(&redacted)),
+        // The library repeats what was typed as it is.
+        (Format::Table, shown) => write_stderr(&shown),
         (Format::Json | Format::Yaml, _) => write_stderr(&(usage_failure(error).json() + "\n")),
     }
     if is_answer { crate::Exit::Ok.into() } else { crate::Exit::Usage.into() }
@@ -52,7 +54,8 @@ fn usage_failure(error: &clap::Error) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::usage("a command is missing").remedy("'comity --help' lists the commands");
     }
-    let text = error.to_string();
+    // First, because an encrypted key has an empty line.
+    let text = redact_secrets(&error.to_string());
     let mut paragraphs = text.split("\n\n");
     let reason = paragraphs.next().unwrap_or_default();
     let reason = reason.strip_prefix("error: ").unwrap_or(reason).split_whitespace().collect::<Vec<_>>().join(" ");

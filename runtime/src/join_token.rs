@@ -21,11 +21,9 @@ use crate::secret::{Secret, SecretString};
 use crate::spiffe::{ClusterName, SpiffeId, UserName};
 use crate::tls::{BrokerEndpoints, EndpointError};
 
-mod misplaced_token;
 mod pending_key;
 mod token_argument;
 
-pub use misplaced_token::{MisplacedToken, misplaced_token};
 pub use pending_key::{PendingKey, PendingKeyError};
 pub use token_argument::{TokenArgumentError, is_token};
 

@@ -2,7 +2,9 @@
 
 pub mod help;
 pub mod memory;
+mod misplaced_secret;
 mod redaction;
 pub mod shutdown;
 
+pub use misplaced_secret::{MisplacedSecret, misplaced_secret};
 pub use redaction::redact_secrets;

@@ -4,7 +4,7 @@ use comity_core::command::check_invite;
 use comity_core::refusal::Code;
 use comity_core::{Command, Idempotency, InviteSubject, Millis, Refusal, ReplyBody, State, Timestamp};
 use comity_runtime::join_token::{JoinToken, SECRET_BYTES};
-use comity_runtime::spiffe::{ClusterName, SpiffeId, SpiffeKind, UserName};
+use comity_runtime::spiffe::{ClusterName, SpiffeId, SpiffeKind, TrustDomain, UserName};
 use comity_runtime::tls::BrokerEndpoints;
 
 use crate::api::caller::Caller;
@@ -61,6 +61,16 @@ pub struct NewToken {
 pub fn parse_user(name: &str) -> Result<UserName, Refusal> {
     UserName::new(name).map_err(|error| {
         Refusal::invalid("user", name, &format!("is refused: {error}"), "write a name like alice or ada.lovelace")
+    })
+}
+
+/// The user whom a maintainer names: by name, or by the id in this federation, as policy documents do.
+pub fn parse_user_or_id(given: &str, domain: &TrustDomain) -> Result<UserName, Refusal> {
+    let Ok(id) = given.parse::<SpiffeId>() else { return parse_user(given) };
+    let user = id.as_user().filter(|_| id.trust_domain() == domain).cloned();
+    user.ok_or_else(|| {
+        let remedy = format!("write a name like alice, or spiffe://{domain}/user/alice");
+        Refusal::invalid("user", given, "is no user of this federation", remedy)
     })
 }
 
@@ -141,4 +151,25 @@ pub fn used_up(subject: &InviteSubject, refusal: Refusal) -> Refusal {
         return Refusal::new(Code::InvalidToken, reason, subject.remedy()).at("secret", "[redacted]");
     }
     refusal
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_named_by_name_or_by_the_id_in_this_federation() {
+        let domain = TrustDomain::new("dev.test").unwrap();
+        let parse = |given| parse_user_or_id(given, &domain);
+        for given in ["alice", "spiffe://dev.test/user/alice"] {
+            assert_eq!(parse(given).unwrap().as_str(), "alice");
+        }
+        for given in ["spiffe://other.test/user/alice", "spiffe://dev.test/cluster/ncc-main"] {
+            let refusal = parse(given).unwrap_err();
+            assert_eq!((refusal.field.as_str(), refusal.value.as_str()), ("user", given));
+            assert!(refusal.remedy.contains("spiffe://dev.test/user/alice"), "{refusal}");
+        }
+        assert!(parse("Alice Liddell").unwrap_err().remedy.contains("a name like alice"));
+    }
 }

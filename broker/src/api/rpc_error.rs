@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use comity_core::Refusal;
 use comity_core::refusal::Code as RefusalCode;
-use comity_proto::{ErrorDetails, MissingField, error_status, v1};
+use comity_proto::{ErrorDetails, MissingField, v1};
 use comity_runtime::tls::ELSEWHERE_METADATA;
 use comity_types::InvalidId;
 use tonic::metadata::MetadataValue;
 use tonic::{Code, Status};
 
+use crate::api::error_answer::error_answer;
 use crate::group::Unavailable;
 
 /// Wait that a refused caller is advised to make: most elections are over by then.
@@ -167,7 +168,7 @@ impl RpcError {
 
 impl From<RpcError> for Status {
     fn from(error: RpcError) -> Self {
-        let mut status = error_status(error.code(), &error.detail(), error.standard_details());
+        let mut status = error_answer(error.code(), &error.detail(), error.standard_details());
         if matches!(&error, RpcError::Unavailable(reason) if reason.may_be_repeated()) {
             status.metadata_mut().insert(ELSEWHERE_METADATA, MetadataValue::from_static("1"));
         }
@@ -234,6 +235,24 @@ mod tests {
     use comity_proto::{RequiredFields as _, StatusExt as _, error_detail};
 
     use super::*;
+
+    #[test]
+    fn an_answer_repeats_no_secret_of_a_wrong_field() {
+        let key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgq7\n";
+        let token = "comity-join-v1.eyJzZWNyZXQiOiJhYmNkZWZnaGlqa2xtbm9wcXJzdHV2d3h5eiJ9";
+        for (given, secret) in [(key, "MIGH"), (token, "eyJz")] {
+            let invalid = comity_types::LeaseId::parse(given, "lease").unwrap_err();
+            let status = Status::from(RpcError::from(invalid));
+            let detail = error_detail(&status).unwrap();
+            assert!(detail.reason.contains("[redacted]"), "{detail:?}");
+            assert!(detail.reason.ends_with("\" is not a lease id"), "{detail:?}");
+            assert_eq!(detail.remedy, "write it as lease-N");
+            let violation = &status.get_details_bad_request().unwrap().field_violations[0];
+            assert_eq!((&violation.field, &violation.description), (&detail.field, &detail.reason));
+            let sent = format!("{detail:?} {} {}", status.message(), String::from_utf8_lossy(status.details()));
+            assert!(!sent.contains(secret), "{sent}");
+        }
+    }
 
     #[test]
     fn a_refusal_travels_whole() {

@@ -14,7 +14,7 @@ use crate::session::{Session, call, idempotency_key};
 /// Name of the user.
 pub(super) const ALICE: &str = "alice";
 /// Code of a refusal because a certificate is void or an institution suspended.
-pub(super) const REVOKED: &str = "revoked";
+const REVOKED: &str = "revoked";
 const OTHER_STATE: &str =
     "start with another --state directory: an earlier run revoked or suspended who is needed here";
 
@@ -39,7 +39,7 @@ pub(super) async fn let_in_again(
     timeline.note(&format!("the certificates of {ALICE} were revoked in an earlier run: she has a new one"));
     // A session keeps the identity that it read.
     if is_revoked(&session(), timeline).await? {
-        let reason = format!("{ALICE} has a new certificate, and the brokers refuse it: her institution is suspended");
+        let reason = format!("{ALICE} has a new certificate, and the brokers refuse it");
         return Err(Failure::refused(REVOKED, reason).remedy(OTHER_STATE));
     }
     Ok(())

@@ -93,10 +93,13 @@ impl Federation {
         let documents = applied.documents;
         let detail = format!("three brokers, broker {leader} leads; policy of {documents} documents is in force");
         timeline.complete(Step::BrokersReady, &detail);
+        let names = clusters.map_or(&NAMES[..], KubernetesClusters::names);
+        let known = known_clusters(&maintainer, timeline).await?;
+        // First: without her institution, alice has no call that gets through.
+        resume(&suspended(&known, names), &maintainer, timeline).await?;
         alice::let_in_again(|| self.session(&self.alice), &maintainer, timeline).await?;
 
-        let names = clusters.map_or(&NAMES[..], KubernetesClusters::names);
-        let evicted = evicted(&known_clusters(&maintainer, timeline).await?, names)?;
+        let evicted = evicted(&known, names);
         for name in &evicted {
             timeline.note(&format!("{name} was evicted in an earlier run: it joins again"));
         }
@@ -194,21 +197,32 @@ async fn known_clusters(session: &Session, timeline: &Timeline) -> Result<Vec<v1
     Ok(asked.await?.clusters)
 }
 
-/// Those among `names` that were evicted in an earlier run; a maintainer may invite them again. Fails if the institution
-/// of any is suspended, because the demonstration needs every cluster.
-fn evicted<'n>(known: &[v1::Cluster], names: &[&'n str]) -> Result<BTreeSet<&'n str>, Failure> {
-    let mut evicted = BTreeSet::new();
-    for cluster in known {
-        let Some(name) = names.iter().find(|name| **name == cluster.id) else { continue };
-        if cluster.suspended_at_ms > 0 {
-            let reason = format!("institution {} of {name} is suspended", cluster.institution);
-            return Err(alice::advise_another_state(Failure::refused(alice::REVOKED, reason)));
-        }
-        if cluster.evicted_at_ms > 0 {
-            evicted.insert(*name);
-        }
+/// Those among `names` that were evicted in an earlier run; a maintainer may invite them again.
+fn evicted<'n>(known: &[v1::Cluster], names: &[&'n str]) -> BTreeSet<&'n str> {
+    let evicted = known.iter().filter(|cluster| cluster.evicted_at_ms > 0);
+    evicted.filter_map(|cluster| names.iter().copied().find(|name| *name == cluster.id)).collect()
+}
+
+/// The institutions of clusters among `names` that were suspended in an earlier run.
+fn suspended<'c>(known: &'c [v1::Cluster], names: &[&str]) -> BTreeSet<&'c str> {
+    let needed = known.iter().filter(|cluster| names.contains(&cluster.id.as_str()));
+    needed.filter(|cluster| cluster.suspended_at_ms > 0).map(|cluster| cluster.institution.as_str()).collect()
+}
+
+/// Lifts suspensions of an earlier run, because the demonstration needs every cluster and no broker runs without it.
+async fn resume(institutions: &BTreeSet<&str>, maintainer: &Session, timeline: &Timeline) -> Result<(), Failure> {
+    for institution in institutions {
+        let mut client = FederationServiceClient::new(maintainer.channel()?);
+        let request = v1::ResumeInstitutionRequest {
+            institution: (*institution).to_owned(),
+            idempotency_key: idempotency_key(None),
+        };
+        let resumed =
+            patiently(timeline, "the resumption", async || call(client.resume_institution(request.clone())).await);
+        resumed.await?;
+        timeline.note(&format!("institution {institution} was suspended in an earlier run: it is resumed"));
     }
-    Ok(evicted)
+    Ok(())
 }
 
 /// Starts a member's agent. Invites it first if it has not joined in an earlier run, or was evicted since.
@@ -251,20 +265,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn evicted_clusters_join_again_and_a_suspended_institution_is_an_error() {
+    fn evicted_clusters_join_again_and_suspended_institutions_are_resumed() {
         let cluster = |id: &str, evicted_at_ms, suspended_at_ms| v1::Cluster {
             id: id.to_owned(),
-            institution: "poly".to_owned(),
+            institution: format!("owner-of-{id}"),
             evicted_at_ms,
             suspended_at_ms,
             ..v1::Cluster::default()
         };
         let names = ["ncc-main", "startup-pc"];
-        let known = [cluster("ncc-main", 0, 0), cluster("startup-pc", 7, 0), cluster("other", 7, 7)];
-        assert_eq!(evicted(&known, &names).expect("nothing is suspended"), BTreeSet::from(["startup-pc"]));
-        let failure = evicted(&[cluster("ncc-main", 0, 7)], &names).expect_err("suspended");
-        assert_eq!(failure.code, alice::REVOKED);
-        assert!(failure.reason.contains("institution poly of ncc-main"), "{failure}");
-        assert!(failure.remedy.contains("another --state directory"), "{failure}");
+        let known = [cluster("ncc-main", 0, 7), cluster("startup-pc", 7, 0), cluster("other", 7, 7)];
+        assert_eq!(evicted(&known, &names), BTreeSet::from(["startup-pc"]));
+        assert_eq!(suspended(&known, &names), BTreeSet::from(["owner-of-ncc-main"]));
     }
 }

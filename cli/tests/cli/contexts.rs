@@ -72,6 +72,13 @@ fn flags_win_against_the_environment_and_both_against_contexts() {
     assert_eq!(tried(&[("COMITY_BROKER", "127.0.0.1:3")], &["--context", "second"]), 2);
     assert_eq!(tried(&[], &["--context", "second", "--broker", "127.0.0.1:4"]), 4);
 
+    // A renewal is of the identity in force, at its brokers.
+    let variables = [("COMITY_IDENTITY", identity.as_str()), ("COMITY_BROKER", "127.0.0.1:3")];
+    let renewal = comity_of(&config).envs(variables).args(["login", "--renew"]).output().unwrap();
+    assert!(renewal.status.code() == Some(5) && stderr(&renewal).contains("127.0.0.1:3"), "{}", stderr(&renewal));
+    let lock = "renewal.lock";
+    assert!(Path::new(&identity).join(lock).exists() && !config.join("comity/contexts/first").join(lock).exists());
+
     assert!(run(&["context", "use", "second"]).status.success());
     assert_eq!(tried(&[], &[]), 2);
     let list = json(&run(&["context", "list", "-o", "json"]));
@@ -113,6 +120,38 @@ fn a_secret_in_the_wrong_place_is_not_shown() {
                 let output = comity_of(home.path()).args(args).args(["-o", format]).output().unwrap();
                 let shown = format!("{}{}", stdout(&output), stderr(&output));
                 assert!(!output.status.success() && !shown.contains(secret), "{args:?}: {shown}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_private_key_in_an_argument_is_refused_and_hides_no_rest_of_the_error() {
+    let home = tempfile::tempdir().unwrap();
+    let line = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgevZzL1gdAFr88hb2\n";
+    let key = format!("-----BEGIN PRIVATE KEY-----\n{}-----END PRIVATE KEY-----", line.repeat(3));
+    let [purpose, namespace] = ["--purpose", "--namespace"].map(|flag| format!("{flag}={key}"));
+    let submit = ["request", "submit", "--tenant", "t", "--origin", "o", "--class", "c", "--gpus", "1"];
+    let submit = |more| [&submit[..], &[more]].concat();
+    for args in [
+        vec!["lease", "show", "--", &key],
+        vec!["request", "show", "--", &key],
+        vec!["cluster", "show", "--", &key],
+        vec!["user", "revoke", "--dry-run", "--", &key],
+        submit(&purpose),
+        submit(&namespace),
+    ] {
+        for format in ["table", "json"] {
+            // With brokers at this address, only an answer before any call has exit code 2.
+            let mut command = comity_of(home.path());
+            let output = command.args(["--broker", "127.0.0.1:1", "-o", format]).args(&args).output().unwrap();
+            let shown = stderr(&output);
+            assert!(output.status.code() == Some(2) && !shown.contains("MIGH"), "{args:?}: {shown}");
+            if format == "json" {
+                let error: serde_json::Value = serde_json::from_str(&shown).unwrap();
+                assert_eq!((&error["error"]["code"], &error["error"]["exitCode"]), (&"usage".into(), &2.into()));
+            } else {
+                assert!(shown.contains("is a private key") || shown.contains("--help"), "{args:?}: {shown}");
             }
         }
     }

@@ -30,7 +30,17 @@ fn a_kept_federation_continues_from_its_state() {
             .output()
             .unwrap();
         assert!(evict.status.success(), "{}", stderr(&evict));
+        let suspend = comity()
+            .env("COMITY_BROKER", exported(text, "COMITY_BROKER"))
+            .env("COMITY_IDENTITY", state.join("users/ingrid"))
+            .args(["institution", "suspend", "polytechnic", "--leases", "finish", "--yes"])
+            .output()
+            .unwrap();
+        assert!(suspend.status.success(), "{}", stderr(&suspend));
     });
+    for broker in ["broker-1", "broker-2", "broker-3"] {
+        comity_broker::config::Config::load(&state.join(broker)).unwrap().check_private().unwrap();
+    }
     assert!(first.contains("request-submitted"), "{first}");
     let taken = exported(&first, "COMITY_BROKER").split(',').next().unwrap().to_owned();
     let other = std::net::TcpListener::bind(&taken).unwrap();
@@ -43,6 +53,7 @@ fn a_kept_federation_continues_from_its_state() {
     let second = start_and(&|_| {});
     assert!(second.contains("the certificates of alice were revoked in an earlier run: she has a new one"), "{second}");
     assert!(second.contains("startup-pc was evicted in an earlier run: it joins again"), "{second}");
+    assert!(second.contains("institution polytechnic was suspended in an earlier run: it is resumed"), "{second}");
     assert!(second.contains("lease-1 of the previous run is still active"), "{second}");
     assert_eq!(exported(&first, "COMITY_BROKER"), exported(&second, "COMITY_BROKER"));
 }

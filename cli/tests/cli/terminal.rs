@@ -27,6 +27,17 @@ fn a_request_file_to_start_from_and_manual_pages_are_printed() {
 }
 
 #[test]
+fn what_a_refused_command_line_repeats_does_not_steer_the_terminal() {
+    for steering in ['\u{202e}', '\u{200b}', '\u{1b}'] {
+        let typed = format!("al{steering}ice");
+        for args in [&["user", "revoke", &typed, "--dry-run"][..], &["user", &typed], &["lease", "list", &typed]] {
+            let shown = stderr(&run(args));
+            assert!(!shown.contains(steering) && shown.contains(r"al\u{"), "{args:?}: {shown:?}");
+        }
+    }
+}
+
+#[test]
 fn short_help_is_shorter_than_full_help() {
     let lines = |flag: &str| stdout(&run(&["request", "submit", flag])).lines().count();
     assert!(lines("-h") < lines("--help"));

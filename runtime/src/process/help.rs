@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command, Parser};
 
-use crate::join_token::misplaced_token;
+use super::misplaced_secret::misplaced_secret;
 
 /// How much of the help is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,8 @@ pub struct TokenPlace {
     pub instead: &'static str,
 }
 
-/// Parses the command line of a program. Refuses a token elsewhere than in `place`, without printing it.
+/// Parses the command line of a program. Refuses private keys, and a token elsewhere than in `place`,
+/// without printing them.
 ///
 /// # Errors
 /// The error, the help or the version to print.
@@ -45,7 +46,7 @@ pub fn parse<P: Parser>(
     let words = help_flag_last(words.into_iter().map(Into::into).collect());
     let mut command = shaped(P::command(), Detail::of(&words));
     let matches = command.try_get_matches_from_mut(words)?;
-    misplaced_token(&command, &matches, place.args, place.instead)
+    misplaced_secret(&command, &matches, place.args, place.instead)
         .map_err(|error| command.error(ErrorKind::InvalidValue, error))?;
     P::from_arg_matches(&matches).map_err(|error| error.format(&mut command))
 }

@@ -40,7 +40,13 @@ fn redact_join_tokens(text: &str) -> String {
     redacted
 }
 
-/// From the first line of a private key to its last, or to the end of a text that was cut.
+/// Whether a text has a private key in PEM, whole or cut.
+pub(super) fn has_private_key(text: &str) -> bool {
+    redact_private_keys(text) != text
+}
+
+/// From the first line of a private key to its last. Of a key that was cut, to the next quotation mark, which no key
+/// contains, or to the end of the text.
 fn redact_private_keys(text: &str) -> String {
     let (mut out, mut rest) = (String::new(), text);
     while let Some(begin) = rest.find(PEM_BEGIN) {
@@ -54,7 +60,13 @@ fn redact_private_keys(text: &str) -> String {
         }
         out.push_str(REDACTED);
         let last = format!("{PEM_END}{label}-----");
-        rest = block.find(&last).map_or("", |end| &block[end + last.len()..]);
+        let next = block[PEM_BEGIN.len()..].find(PEM_BEGIN).map_or(block.len(), |next| PEM_BEGIN.len() + next);
+        rest = match (block[..next].find(&last), block.find(['"', '\''])) {
+            (Some(end), _) => &block[end + last.len()..],
+            // The mark may be escaped.
+            (None, Some(mark)) => &block[block[..mark].trim_end_matches('\\').len()..],
+            (None, None) => "",
+        };
     }
     out.push_str(rest);
     out
@@ -161,6 +173,12 @@ mod tests {
         assert_eq!(redact_secrets(&message), "cannot read '[redacted]': file name too long");
         let cut = redact_secrets(&message[..100]);
         assert_eq!(cut, "cannot read '[redacted]");
+        // The rest of a sentence that quotes a part of the key stays.
+        for (open, close) in [('\'', "'"), ('"', "\""), ('"', "\\\"")] {
+            let message = format!("no lease {open}{}…{close}: see {open}{key}{close}, or the list", &key[..80]);
+            let expected = format!("no lease {open}[redacted]{close}: see {open}[redacted]{close}, or the list");
+            assert_eq!(redact_secrets(&message), expected);
+        }
         let escaped = redact_secrets(&format!("cannot read {key:?}: file name too long"));
         assert_eq!(escaped, "cannot read \"[redacted]\": file name too long");
         let public = "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----";

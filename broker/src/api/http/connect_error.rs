@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
-use comity_proto::{ErrorDetails, StatusExt as _, error_status, v1};
+use comity_proto::{ErrorDetails, StatusExt as _, v1};
 use comity_runtime::tls::ELSEWHERE_METADATA;
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
@@ -12,6 +12,8 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tonic::body::Body;
 use tonic::{Code, Status};
+
+use crate::api::error_answer::error_answer;
 
 /// Media type of errors and of JSON messages.
 pub const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -46,7 +48,7 @@ impl Refused {
             remedy: remedy.to_owned(),
             ..v1::ErrorDetail::default()
         };
-        Self { status: error_status(code, &detail, ErrorDetails::new()), http: http_status(code), accepted: None }
+        Self { status: error_answer(code, &detail, ErrorDetails::new()), http: http_status(code), accepted: None }
     }
 
     /// With another HTTP status.

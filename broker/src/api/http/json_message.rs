@@ -1,9 +1,11 @@
 //! Messages in the JSON form of protobuf.
 
-use comity_proto::{ErrorDetails, error_status, v1};
+use comity_proto::{ErrorDetails, v1};
 use prost_reflect::{DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde_path_to_error::{Deserializer, Track};
 use tonic::{Code, Status};
+
+use crate::api::error_answer::error_answer;
 
 /// How the library reports an unknown field: the name follows, in quotes.
 const UNKNOWN_FIELD: &str = "unrecognized field name '";
@@ -65,7 +67,7 @@ pub fn malformed(path: &str, problem: &str) -> Status {
     if !detail.field.is_empty() {
         others.add_bad_request_violation(&detail.field, &detail.reason);
     }
-    error_status(Code::InvalidArgument, &detail, others)
+    error_answer(Code::InvalidArgument, &detail, others)
 }
 
 #[cfg(test)]

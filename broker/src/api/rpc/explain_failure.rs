@@ -5,11 +5,13 @@ use std::pin::Pin;
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use comity_proto::{ErrorDetails, error_detail, error_status, v1};
+use comity_proto::{ErrorDetails, error_detail, v1};
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
 use tonic::{Code, Status};
 use tower::{Layer, Service};
+
+use crate::api::error_answer::error_answer;
 
 /// Timeout of unary calls, and of the start of streams; proposals time out earlier.
 const CALL_TIMEOUT: Duration = Duration::from_secs(150);
@@ -99,7 +101,7 @@ pub fn explained(status: Status) -> Status {
         }
         other => (other, detail("failed", "", String::new(), "try again")),
     };
-    error_status(code, &detail, ErrorDetails::new())
+    error_answer(code, &detail, ErrorDetails::new())
 }
 
 /// The size of the refused message: the first number in the library's sentence.

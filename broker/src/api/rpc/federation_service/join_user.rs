@@ -23,7 +23,8 @@ impl FederationHandlers {
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "InviteUser", &message)?;
-        let (user, ttl) = (invitation::parse_user(&message.user)?, Lifetimes::MEMBER.parse(message.ttl_ms)?);
+        let user = invitation::parse_user_or_id(&message.user, self.context.ca.trust_domain())?;
+        let ttl = Lifetimes::MEMBER.parse(message.ttl_ms)?;
         let command =
             |secret_sha256| Command::InviteUser(InviteUser { user: user.as_str().to_owned(), secret_sha256, ttl });
         let invited = SpiffeKind::User(user.clone());

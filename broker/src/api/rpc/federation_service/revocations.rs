@@ -41,7 +41,7 @@ impl FederationHandlers {
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
         let idempotency = idempotency::of_call(&caller.name(), &key, "RevokeUser", &message)?;
-        let user = invitation::parse_user(&message.user)?;
+        let user = invitation::parse_user_or_id(&message.user, self.context.ca.trust_domain())?;
         // A user's leases are the tenant's, so they stay unless the caller says otherwise.
         let leases = treatment(message.leases, LeaseTreatment::Finish)?;
         let command = RevokeUser { user: user.into(), allow_unknown: message.allow_unknown, leases };
