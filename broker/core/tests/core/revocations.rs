@@ -15,19 +15,19 @@ use comity_types::{EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, Pee
 use super::federation::{Federation, cluster, spec};
 use super::invitations::{hash, invite_user, join_user};
 
-const ADMIN: &str = "spiffe://test.example/user/admin";
+pub(super) const ADMIN: &str = "spiffe://test.example/user/admin";
 const ALICE: &str = "spiffe://test.example/user/alice";
 
 pub(super) fn evict(name: &str, leases: LeaseTreatment) -> Command {
     Command::EvictCluster(EvictCluster { cluster: cluster(name), leases })
 }
 
-fn suspend(name: &str, leases: LeaseTreatment) -> Command {
+pub(super) fn suspend(name: &str, leases: LeaseTreatment) -> Command {
     let institution = InstitutionId::parse(name, "institution").unwrap();
     Command::SuspendInstitution(SuspendInstitution { institution, leases })
 }
 
-fn resume(name: &str) -> Command {
+pub(super) fn resume(name: &str) -> Command {
     Command::ResumeInstitution(ResumeInstitution { institution: InstitutionId::parse(name, "institution").unwrap() })
 }
 
@@ -43,7 +43,7 @@ pub(super) fn effects(federation: &mut Federation, command: Command) -> Revocati
 }
 
 /// The refusal of a command by `actor`, or `None`.
-fn refusal_of(federation: &mut Federation, actor: Actor, command: Command) -> Option<Refusal> {
+pub(super) fn refusal_of(federation: &mut Federation, actor: Actor, command: Command) -> Option<Refusal> {
     federation.now += 1;
     let entry = LogEnvelope {
         format: LOG_FORMAT,
@@ -64,7 +64,7 @@ pub(super) fn lent() -> (Federation, RequestId, LeaseId, PeeringId) {
     (federation, request, lease, peering)
 }
 
-fn replace(name: &str, secret: &str, identity: &str) -> [Command; 2] {
+pub(super) fn replace(name: &str, secret: &str, identity: &str) -> [Command; 2] {
     [
         Command::InviteCluster(InviteCluster {
             cluster: cluster(name),
@@ -291,11 +291,17 @@ fn what_the_revocation_of_a_user_ends_and_leaves_is_counted() {
         let command = RevokeUser { user: user.to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish };
         command.effects(&federation.state, &Actor::User(ADMIN.to_owned())).unwrap()
     };
-    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 1, leases: 1, own: None });
+    assert_eq!(
+        counted(&federation, "alice"),
+        UserRevocationEffects { invitations: 1, leases: 1, own: None, none_may_invite: false }
+    );
     let Ok(ReplyBody::UserRevoked(effects)) = federation.ok(revoke("alice")).reply else { panic!("not revoked") };
-    assert_eq!(effects, UserRevocationEffects { invitations: 1, leases: 1, own: None });
+    assert_eq!(effects, UserRevocationEffects { invitations: 1, leases: 1, own: None, none_may_invite: false });
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Active, "it is the tenant's");
-    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 0, leases: 1, own: None });
+    assert_eq!(
+        counted(&federation, "alice"),
+        UserRevocationEffects { invitations: 0, leases: 1, own: None, none_may_invite: false }
+    );
 }
 
 #[test]
