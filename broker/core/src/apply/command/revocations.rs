@@ -40,7 +40,7 @@ fn check_tightens<'l>(
     let Some(treated) = earlier.leases.filter(|treated| *treated >= asked) else { return Ok(()) };
     let Some(tighter) = treated.tighter() else {
         let remedy = if leases.any(|lease| lease.state != LeaseState::Ended) {
-            "wait: its leases were told to stop, and the other clusters are removing them"
+            "wait: its leases were told to stop, and have ended once their clusters have removed them"
         } else {
             "nothing is left to do: its leases have ended"
         };

@@ -62,19 +62,22 @@ impl SuspendInstitution {
         Ok(RevocationEffects { invitations, ..RevocationEffects::of(clusters, leases(), 0) })
     }
 
-    /// The open invitations for the institution's clusters, and those of users who act for no institution that goes on,
-    /// by the hash of their secret.
+    /// The open invitations for the institution's clusters, and those of its operators who operate none that goes on, by
+    /// the hash of their secret.
     fn void_invites(&self, state: &State) -> Vec<String> {
         let name = &self.institution;
-        let goes_on = |other: &str| other != name.as_str() && state.check_institution(other).is_ok();
+        let bundle = state.policy.as_ref().map(|record| &record.bundle);
+        let goes_on = |other: &String| other != name.as_str() && state.check_institution(other).is_ok();
         let is_void = |invite: &Invite| {
             let is_for_it = match &invite.subject {
                 InviteSubject::Cluster(cluster) => state.institutions_of_cluster(cluster).any(|it| it == name.as_str()),
                 InviteSubject::User(_) | InviteSubject::Broker(_) => false,
             };
-            let Actor::User(inviter) = &invite.inviter else { return is_for_it };
-            let of_inviter = state.institutions_of_user(inviter);
-            is_for_it || of_inviter.contains(name.as_str()) && !of_inviter.into_iter().any(goes_on)
+            let (Some(bundle), Actor::User(inviter)) = (bundle, &invite.inviter) else { return is_for_it };
+            let roles = bundle.roles_of(inviter);
+            let operated = &roles.institutions_operated;
+            let is_of_operator = operated.contains(name.as_str()) && !roles.federation_admin && !roles.broker_operator;
+            is_for_it || is_of_operator && !operated.iter().any(goes_on)
         };
         state.invites.iter().filter(|(_, invite)| is_void(invite)).map(|(hash, _)| hash.clone()).collect()
     }
