@@ -21,6 +21,7 @@ use crate::config::{Config, ConfigError, Settings};
 use crate::disaster_recovery::rebuild::{self, RebuildError};
 use crate::disaster_recovery::recover::{LiveGroup, RecoverError, Recovery};
 use crate::group::{Halt, date_and_time};
+use crate::provision::revoked_user::is_revoked;
 use crate::provision::{self, NewBroker, ProvisionError};
 
 /// Prints a line; ignores a closed pipe.
@@ -204,6 +205,11 @@ enum Failure {
     Signals(std::io::Error),
     #[error("consensus ended: {0}")]
     Consensus(String),
+    #[error(
+        "user {0} was revoked, and every certificate of issue-user for that name is void: let a maintainer make a token \
+        with `comity user add {0}`, or give the roles to another name in the policy, and issue the certificate for that"
+    )]
+    UserRevoked(UserName),
 }
 
 impl Failure {
@@ -215,7 +221,7 @@ impl Failure {
             }
             Self::Rebuild(RebuildError::Config(_)) => ExitCode::from(USAGE),
             Self::Up(error) if error.is_usage() => ExitCode::from(USAGE),
-            Self::Rebuild(_) | Self::Recover(_) => ExitCode::FAILURE,
+            Self::Rebuild(_) | Self::Recover(_) | Self::UserRevoked(_) => ExitCode::FAILURE,
             Self::Provision(_) | Self::Up(_) | Self::Start(_) | Self::Signals(_) | Self::Consensus(_) => {
                 ExitCode::FAILURE
             }
@@ -285,7 +291,20 @@ async fn carry_out(action: Action) -> Result<(), Failure> {
         }
         Action::IssueUser(args) => {
             let validity = Duration::from_secs(args.days.saturating_mul(SECONDS_PER_DAY));
-            let id = provision::issue_user(&args.data, &UserName::new(args.name)?, validity, &args.out)?;
+            let name = UserName::new(args.name)?;
+            let (data, user) = (args.data.clone(), name.clone());
+            let read = tokio::task::spawn_blocking(move || is_revoked(&data, &user)).await;
+            match read.ok().flatten() {
+                Some(true) => return Err(Failure::UserRevoked(name)),
+                None if args.data.join("group").exists() => {
+                    say!(
+                        "note: the state in {} cannot be read; if {name} was revoked, this certificate is void",
+                        args.data.display()
+                    );
+                }
+                Some(false) | None => {}
+            }
+            let id = provision::issue_user(&args.data, &name, validity, &args.out)?;
             say!("{id} is in {}", args.out.display());
             Ok(())
         }

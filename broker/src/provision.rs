@@ -21,6 +21,7 @@ pub mod authority_commands;
 pub mod first_policy;
 pub mod invitation_key;
 pub mod join_group;
+pub mod revoked_user;
 pub mod sealed_authority;
 mod staging;
 pub mod up_defaults;

@@ -63,6 +63,8 @@ mod reclaim_minimum;
 mod reclaims;
 #[path = "core/refusals.rs"]
 mod refusals;
+#[path = "core/repeated_revocations.rs"]
+mod repeated_revocations;
 #[path = "core/revisions.rs"]
 mod revisions;
 #[path = "core/revocations.rs"]

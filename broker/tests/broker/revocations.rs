@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use comity_broker::Broker;
+use comity_broker::provision::revoked_user::is_revoked;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::agent_service_client::AgentServiceClient;
@@ -16,7 +17,7 @@ use comity_runtime::entropy::SystemEntropy;
 use comity_runtime::identity::{IdentityPem, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
 use comity_runtime::signing::IdentityKey;
-use comity_runtime::spiffe::SpiffeId;
+use comity_runtime::spiffe::{SpiffeId, UserName};
 use comity_runtime::tls::BrokerChannel;
 use comity_testkit::timing::in_time;
 use tokio::sync::mpsc;
@@ -151,6 +152,17 @@ async fn all_end(ends: impl IntoIterator<Item = impl Future<Output = Status>>) {
 
 fn run(test: impl Future<Output = ()>) {
     tokio::runtime::Runtime::new().unwrap().block_on(test);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_that_a_revoked_user_would_get_offline_is_known_to_be_void() {
+    let federation = Federation::start().await;
+    let alice = UserName::new("alice").unwrap();
+    assert_eq!(is_revoked(&federation.data(), &alice), Some(false), "while the broker runs");
+    let mut admin = FederationServiceClient::new(federation.user("admin"));
+    admin.revoke_user(revocation_of_alice()).await.unwrap();
+    assert_eq!(is_revoked(&federation.data(), &alice), Some(true));
+    assert_eq!(is_revoked(tempfile::tempdir().unwrap().path(), &alice), None);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -24,8 +24,9 @@ It lends and borrows nothing, and its waiting requests keep their place. Leases 
 borrows, and those of its tenants elsewhere, stop: somebody else may hold its keys. Choose
 '--leases drain' to give their work the donor's notice, or '--leases finish' to let their terms run
 out. Donors remove tunnels, tokens and namespaces at once; those that are offline do so when they are
-back. 'comity institution resume' lifts the suspension; no certificate is lost. Only a maintainer may
-suspend and resume.
+back. Open invitations for its clusters and by its operators are void. Repeat the command to treat its
+leases more tightly. 'comity institution resume' lifts the suspension; no certificate is lost. Only a
+maintainer may suspend and resume.
 ";
 const RESUME_EXAMPLES: &str = "\
 Examples:

@@ -47,7 +47,9 @@ submitted, '--leases drain' after the donor's notice; both cancel her waiting re
 lease ends by 'comity lease release LEASE'.
 
 Maintainers may revoke users, and operators those whose roles are all in institutions that they
-operate. Nobody revokes their own certificate, so that somebody is left who can invite.
+operate. Nobody revokes their own certificate, so that somebody is left who can invite. A broker
+operator is invited only by a maintainer who is one too: if nobody is left who could invite alice
+again, the question and '--dry-run' say so, and how to name another broker operator.
 ";
 
 /// `comity user`.
@@ -122,6 +124,8 @@ struct RevokedUser {
     starting: u32,
     /// Number of the user's waiting requests, which are cancelled.
     requests: u32,
+    /// Whether nobody is left who may invite the user again.
+    none_may_invite: bool,
     #[serde(skip)]
     ends: Vec<String>,
 }
@@ -145,6 +149,14 @@ impl RevokedUser {
             text.push_str(&format!(
                 "; {stay} with the tenants of {user}, and downloaded kubeconfigs work until {end} ('comity lease release' \
                  ends {them})"
+            ));
+        }
+        if self.none_may_invite {
+            text.push_str(&format!(
+                "; nobody with a certificate is left who may invite {user} again, because a broker operator is invited only \
+                 by a maintainer who is one too: to have one, add another id to `maintainers` and `brokerOperators` on a \
+                 broker's machine, with the broker's own certificate ('comity --identity DATA/identity policy apply \
+                 DIRECTORY')"
             ));
         }
         text
@@ -239,7 +251,7 @@ impl UserRevokeArgs {
             leases: v1::LeaseTreatment::from(Treatment::from(self.leases)).into(),
         };
         let response = call(FederationServiceClient::new(session.channel()?).revoke_user(request)).await?;
-        let v1::RevokeUserResponse { invitations, leases, effects } = response;
+        let v1::RevokeUserResponse { invitations, leases, effects, none_may_invite } = response;
         let effects = effects.unwrap_or_default();
         Ok(RevokedUser {
             user,
@@ -249,6 +261,7 @@ impl UserRevokeArgs {
             own_leases: effects.leases,
             starting: effects.starting,
             requests: effects.requests,
+            none_may_invite,
             ends: what_ends(self.leases.into(), &effects),
         })
     }
@@ -320,7 +333,17 @@ mod tests {
 
     fn revoked(invitations: u32, leases: u32, ends: Vec<String>) -> RevokedUser {
         let user = "alice".to_owned();
-        RevokedUser { user, dry_run: false, invitations, leases, own_leases: 0, starting: 0, requests: 0, ends }
+        RevokedUser {
+            user,
+            dry_run: false,
+            invitations,
+            leases,
+            own_leases: 0,
+            starting: 0,
+            requests: 0,
+            none_may_invite: false,
+            ends,
+        }
     }
 
     #[test]
@@ -333,6 +356,9 @@ mod tests {
              the tenants of alice, and downloaded kubeconfigs work until it ends ('comity lease release' ends it)"
         );
         assert_eq!(text(2, 0), "all certificates of alice are void, and so are 2 open invitations");
+        let last = RevokedUser { none_may_invite: true, ..revoked(0, 0, Vec::new()) }.consequence();
+        assert!(last.contains("nobody with a certificate is left who may invite alice again"), "{last}");
+        assert!(last.contains("comity --identity DATA/identity policy apply DIRECTORY"), "{last}");
         let effects = v1::RevocationEffects { leases: 2, requests: 1, ..v1::RevocationEffects::default() };
         assert_eq!(
             revoked(0, 0, what_ends(OwnLeases::Drain.into(), &effects)).consequence(),

@@ -29,8 +29,13 @@ impl State {
             .at("cluster", cluster));
         }
         // Moving a cluster to another institution does not lift a suspension.
+        self.institutions_of_cluster(cluster).try_for_each(|name| self.check_institution(name))
+    }
+
+    /// The institution for which a cluster joined, and the one that owns it by the policy in force: mostly the same.
+    pub(crate) fn institutions_of_cluster<'s>(&'s self, cluster: &ClusterId) -> impl Iterator<Item = &'s str> {
         let joined_for = self.clusters.get(cluster).map(|record| record.institution.as_str());
-        joined_for.into_iter().chain(self.owner(cluster)).try_for_each(|name| self.check_institution(name))
+        joined_for.into_iter().chain(self.owner(cluster))
     }
 
     /// Whether the policy in force makes a caller a maintainer of the federation.

@@ -2,9 +2,10 @@
 //! it is used.
 
 use comity_core::broker_record::BrokerRole;
-use comity_core::command::{ApplyPolicy, InviteCluster, JoinCluster};
+use comity_core::command::{ApplyPolicy, InviteCluster, JoinCluster, RevokeUser};
 use comity_core::log::LOG_FORMAT;
 use comity_core::refusal::Code;
+use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, Reply, Timestamp};
 
 use super::federation::{Federation, cluster, terms};
@@ -90,6 +91,25 @@ fn only_broker_operators_and_brokers_make_others_broker_operators() {
     assert!(refusal.remedy.contains("identity policy apply"), "{refusal}");
     apply_as(&mut federation, BROKER, policy(&[ADMIN, OPERATOR], &[OPERATOR])).unwrap();
     apply_as(&mut federation, OPERATOR, policy(&[ADMIN, OPERATOR], &[ADMIN, OPERATOR])).unwrap();
+}
+
+#[test]
+fn a_revocation_tells_that_nobody_is_left_who_may_invite_the_user_again() {
+    let mut federation = with_operator();
+    let none_may_invite = |federation: &Federation, user: &str, actor: &str| {
+        let command = RevokeUser { user: user.to_owned(), allow_unknown: true, leases: LeaseTreatment::Finish };
+        command.effects(&federation.state, &Actor::User(actor.to_owned())).unwrap().none_may_invite
+    };
+    assert!(none_may_invite(&federation, "oscar", ADMIN), "the caller operates no brokers");
+    assert!(!none_may_invite(&federation, "alice", ADMIN));
+    let eve = "spiffe://test.example/user/eve";
+    federation.ok(policy(&[ADMIN, OPERATOR, eve], &[OPERATOR, eve]));
+    assert!(!none_may_invite(&federation, "oscar", ADMIN), "eve may");
+    let revoke_eve = RevokeUser { user: "eve".to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish };
+    federation.ok(Command::RevokeUser(revoke_eve));
+    assert!(none_may_invite(&federation, "oscar", ADMIN), "eve has no certificate any more");
+    federation.ok(policy(&[ADMIN, OPERATOR], &[ADMIN, OPERATOR]));
+    assert!(!none_may_invite(&federation, "oscar", ADMIN));
 }
 
 #[test]

@@ -43,7 +43,7 @@ pub(super) fn effects(federation: &mut Federation, command: Command) -> Revocati
 }
 
 /// The refusal of a command by `actor` with a certificate from before all revocations, or `None`.
-fn refusal_of(federation: &mut Federation, actor: Actor, command: Command) -> Option<Refusal> {
+pub(super) fn refusal_of(federation: &mut Federation, actor: Actor, command: Command) -> Option<Refusal> {
     reply_to(federation, actor, 0, command).err()
 }
 
@@ -298,11 +298,17 @@ fn what_the_revocation_of_a_user_ends_and_leaves_is_counted() {
         let command = RevokeUser { user: user.to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish };
         command.effects(&federation.state, &Actor::User(ADMIN.to_owned())).unwrap()
     };
-    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 1, leases: 1, own: None });
+    assert_eq!(
+        counted(&federation, "alice"),
+        UserRevocationEffects { invitations: 1, leases: 1, own: None, none_may_invite: false }
+    );
     let Ok(ReplyBody::UserRevoked(effects)) = federation.ok(revoke("alice")).reply else { panic!("not revoked") };
-    assert_eq!(effects, UserRevocationEffects { invitations: 1, leases: 1, own: None });
+    assert_eq!(effects, UserRevocationEffects { invitations: 1, leases: 1, own: None, none_may_invite: false });
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Active, "it is the tenant's");
-    assert_eq!(counted(&federation, "alice"), UserRevocationEffects { invitations: 0, leases: 1, own: None });
+    assert_eq!(
+        counted(&federation, "alice"),
+        UserRevocationEffects { invitations: 0, leases: 1, own: None, none_may_invite: false }
+    );
 }
 
 #[test]

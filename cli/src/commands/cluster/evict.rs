@@ -22,7 +22,8 @@ stop, because a stolen key is the usual reason; choose '--leases drain' or '--le
 leaves in peace. Partners remove tunnels, tokens and namespaces at once; those that are offline do so
 when they are back. Requests that it served are queued again. Operators of its institution and
 maintainers may evict it. 'comity cluster invite' lets it join again: if a maintainer evicted it, only
-a maintainer may do that.
+a maintainer may do that. Repeat the command to treat its leases more tightly, or to make an
+operator's eviction a maintainer's.
 ";
 
 /// `comity cluster evict`.

@@ -83,6 +83,8 @@ pub(crate) struct RevocationAnswer {
     starting: u32,
     /// Number of waiting requests that are cancelled.
     requests: u32,
+    /// Number of open invitations that are void.
+    invitations: u32,
     #[serde(skip)]
     text: String,
 }
@@ -111,8 +113,8 @@ impl RevocationArgs {
     fn answer(&self, revocation: Revocation, effects: v1::RevocationEffects) -> RevocationAnswer {
         let text = consequence(&revocation, self.leases, &effects);
         let (Revocation::Eviction(name) | Revocation::Suspension(name)) = revocation;
-        let v1::RevocationEffects { clusters, leases, starting, requests } = effects;
-        RevocationAnswer { name, dry_run: self.dry_run, clusters, leases, starting, requests, text }
+        let v1::RevocationEffects { clusters, leases, starting, requests, invitations } = effects;
+        RevocationAnswer { name, dry_run: self.dry_run, clusters, leases, starting, requests, invitations, text }
     }
 }
 
@@ -129,6 +131,10 @@ fn consequence(revocation: &Revocation, treatment: Treatment, effects: &v1::Revo
         }
     };
     let mut parts = what_ends(treatment, effects);
+    if effects.invitations > 0 {
+        let verb = if effects.invitations == 1 { "is" } else { "are" };
+        parts.push(format!("{} {verb} void", counted(effects.invitations, "open invitation", "open invitations")));
+    }
     parts.push(certificates.to_owned());
     format!("{what}: {}", listed(&parts))
 }
@@ -177,7 +183,7 @@ mod tests {
     fn the_question_names_what_ends() {
         let effects = |leases, requests| {
             let clusters = vec!["ncc-main".to_owned()];
-            v1::RevocationEffects { clusters, leases, starting: 0, requests }
+            v1::RevocationEffects { clusters, leases, starting: 0, requests, invitations: 0 }
         };
         let evicted = |treatment, effects| consequence(&Revocation::Eviction("ncc-main".into()), treatment, &effects);
         assert_eq!(
@@ -199,6 +205,11 @@ mod tests {
              certificates are void"
         );
         let suspended = Revocation::Suspension("national-centre".into());
+        assert_eq!(
+            consequence(&suspended, Treatment::Stop, &v1::RevocationEffects { invitations: 2, ..effects(0, 0) }),
+            "national-centre is suspended with 1 cluster: 2 open invitations are void, and no call of its clusters gets \
+             through, nor of people whose roles are all in it"
+        );
         assert_eq!(
             consequence(&suspended, Treatment::Drain, &effects(2, 0)),
             "national-centre is suspended with 1 cluster: 2 leases end after the donor's notice, and no call of its \

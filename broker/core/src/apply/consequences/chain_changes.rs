@@ -29,7 +29,7 @@ impl Transition<'_> {
         let Some(lease) = self.state().leases.get(&id).filter(|lease| lease.state == LeaseState::Reclaiming) else {
             return;
         };
-        let (replaced_by, now) = (lease.moved_to, self.now());
+        let (request, replaced_by, now) = (lease.request, lease.moved_to, self.now());
         self.change_lease(id, |lease| {
             lease.state = LeaseState::Active;
             lease.restart_idle_time(now);
@@ -38,6 +38,11 @@ impl Transition<'_> {
             lease.message.clear();
         });
         if let Some(next) = replaced_by {
+            // It named the replacement.
+            self.change_request(request, |request| {
+                let names: Vec<String> = request.leases().map(|lease| lease.to_string()).collect();
+                request.message = format!("served by {}", names.join(", "));
+            });
             self.end_lease(next, EndReason::NotNeeded, &format!("{id} stays, which it was to replace"));
         }
     }

@@ -13,7 +13,9 @@ use crate::model::lease::Lease;
 use crate::model::time::Timestamp;
 
 /// What becomes of the leases of a cluster whose part in the federation ends, or of a revoked user's requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+///
+/// Ordered from the loosest to the tightest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseTreatment {
     /// They run until the end of their term and cannot be renewed. A user's leases stay as they are: they are the
@@ -23,6 +25,28 @@ pub enum LeaseTreatment {
     Drain,
     /// They end at once.
     Stop,
+}
+
+impl LeaseTreatment {
+    /// Its name in the CLI, as in "drain".
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Finish => "finish",
+            Self::Drain => "drain",
+            Self::Stop => "stop",
+        }
+    }
+
+    /// The treatments that end leases earlier, as in "`drain` or `stop`". `None` if there is none.
+    #[must_use]
+    pub const fn tighter(self) -> Option<&'static str> {
+        match self {
+            Self::Finish => Some("`--leases drain` or `--leases stop`"),
+            Self::Drain => Some("`--leases stop`"),
+            Self::Stop => None,
+        }
+    }
 }
 
 /// The certificates of a subject that are void.
@@ -45,6 +69,21 @@ pub struct Exclusion {
     pub by: String,
     /// Whether a maintainer decided it, so that only a maintainer may lift it.
     pub by_maintainer: bool,
+    /// What becomes of the leases. Logs from before this was recorded leave it open: any treatment is a tighter one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leases: Option<LeaseTreatment>,
+}
+
+impl Exclusion {
+    /// This decision on top of an earlier one, which goes on. A maintainer's decision takes the place of an operator's,
+    /// and never the other way round.
+    #[must_use]
+    pub fn after(self, earlier: Option<&Self>) -> Self {
+        let Some(earlier) = earlier else { return self };
+        let decides = if self.by_maintainer && !earlier.by_maintainer { &self } else { earlier };
+        let (by, by_maintainer) = (decides.by.clone(), decides.by_maintainer);
+        Self { since: earlier.since, by, by_maintainer, leases: earlier.leases.max(self.leases) }
+    }
 }
 
 /// What the revocation of a user ends, and what it leaves.
@@ -57,6 +96,14 @@ pub struct UserRevocationEffects {
     /// What ends of the requests that the user submitted, if their leases are drained or stopped.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<RevocationEffects>,
+    /// Whether nobody is left who may invite the user again, who operates brokers.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub none_may_invite: bool,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// What a revocation ends.
@@ -70,6 +117,14 @@ pub struct RevocationEffects {
     pub starting: usize,
     /// Number of waiting requests that are cancelled.
     pub requests: usize,
+    /// Number of open invitations that are void: for the clusters, and of the institution's operators.
+    #[serde(default, skip_serializing_if = "is_none_open")]
+    pub invitations: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_none_open(invitations: &usize) -> bool {
+    *invitations == 0
 }
 
 impl RevocationEffects {
@@ -86,6 +141,6 @@ impl RevocationEffects {
             starting += usize::from(ends_at_once);
             in_force += usize::from(is_active && !ends_at_once);
         }
-        Self { clusters, leases: in_force, starting, requests }
+        Self { clusters, leases: in_force, starting, requests, invitations: 0 }
     }
 }

@@ -64,7 +64,7 @@ impl Transition<'_> {
         for Revocation { void_before: _, at, by: _ } in revoked_users.values_mut() {
             shift(at, ms);
         }
-        for Exclusion { since, by: _, by_maintainer: _ } in suspensions.values_mut() {
+        for Exclusion { since, by: _, by_maintainer: _, leases: _ } in suspensions.values_mut() {
             shift(since, ms);
         }
         if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _ }) = policy {
@@ -139,7 +139,7 @@ fn shift_cluster(cluster: &mut Cluster, ms: i64) {
     refused_donors.values_mut().for_each(|at| shift(at, ms));
     shift(joined_at, ms);
     shift(since, ms);
-    if let Some(Exclusion { since, by: _, by_maintainer: _ }) = evicted {
+    if let Some(Exclusion { since, by: _, by_maintainer: _, leases: _ }) = evicted {
         shift(since, ms);
     }
     health.shift(ms);

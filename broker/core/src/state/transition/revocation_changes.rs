@@ -5,7 +5,7 @@ use comity_types::{ClusterId, InstitutionId};
 use crate::model::limits::REVOCATION_KEPT_MS;
 use crate::model::member_certificate::{CertificateHolder, MemberCertificate};
 use crate::model::reply::Change;
-use crate::model::revocation::{Exclusion, Revocation};
+use crate::model::revocation::{Exclusion, LeaseTreatment, Revocation};
 use crate::model::time::Millis;
 use crate::state::transition::Transition;
 
@@ -40,13 +40,14 @@ impl Transition<'_> {
     }
 
     /// The actor's decision, as of now, to end the part of a cluster or institution.
-    pub(crate) fn exclusion(&self) -> Exclusion {
-        Exclusion { since: self.now, by: self.actor.name(), by_maintainer: self.state.is_maintainer(self.actor) }
+    pub(crate) fn exclusion(&self, leases: LeaseTreatment) -> Exclusion {
+        let by_maintainer = self.state.is_maintainer(self.actor);
+        Exclusion { since: self.now, by: self.actor.name(), by_maintainer, leases: Some(leases) }
     }
 
-    /// Suspends an institution.
-    pub(crate) fn insert_suspension(&mut self, institution: InstitutionId) {
-        let suspension = self.exclusion();
+    /// Suspends an institution, or tightens its suspension.
+    pub(crate) fn insert_suspension(&mut self, institution: InstitutionId, leases: LeaseTreatment) {
+        let suspension = self.exclusion(leases).after(self.state.suspensions.get(&institution));
         self.records().suspensions.insert(institution, suspension);
         self.note(Change::Revocations);
     }

@@ -57,6 +57,7 @@ impl FederationHandlers {
             invitations: capped(effects.invitations),
             leases: capped(effects.leases),
             effects: Some(effects_to_proto(effects.own.unwrap_or_default())),
+            none_may_invite: effects.none_may_invite,
         })
     }
 
@@ -144,6 +145,7 @@ fn effects_to_proto(effects: RevocationEffects) -> v1::RevocationEffects {
         leases: capped(effects.leases),
         starting: capped(effects.starting),
         requests: capped(effects.requests),
+        invitations: capped(effects.invitations),
     }
 }
 

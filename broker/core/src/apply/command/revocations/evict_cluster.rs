@@ -3,7 +3,7 @@
 use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
-use super::check_caller;
+use super::{check_caller, check_tightens};
 use crate::apply::consequences::exclusions::waiting_at;
 use crate::model::actor::Actor;
 use crate::model::invite::InviteSubject;
@@ -15,7 +15,8 @@ use crate::state::transition::Transition;
 
 /// Ends a cluster's membership: voids its certificates and open invitations, withdraws its offer, cancels its waiting
 /// requests, treats its leases and closes its peerings. The record stays, because fencing tokens must not repeat. Only
-/// a maintainer lets in again what a maintainer evicted.
+/// a maintainer lets in again what a maintainer evicted. Repeated, it treats the leases more tightly, or makes an
+/// operator's eviction a maintainer's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvictCluster {
     /// The member.
@@ -40,24 +41,44 @@ impl EvictCluster {
         )?;
         let found = state.clusters.get(&self.cluster);
         let found = found.ok_or_else(|| Refusal::not_found("cluster", &self.cluster, "member cluster"))?;
-        if let Some(Exclusion { by, .. }) = &found.evicted {
-            let reason = format!("cluster {name} is evicted already, by {by}");
-            return Err(Refusal::new(Code::WrongState, reason, "nothing is left to evict").at("cluster", name));
+        if let Some(evicted) = &found.evicted {
+            self.check_repeat(state, actor, evicted)?;
         }
         let leases = state.leases_of(&self.cluster).map(|(_, lease)| lease);
-        Ok(RevocationEffects::of(vec![self.cluster.clone()], leases, waiting_at(state, &self.cluster).len()))
+        let effects = RevocationEffects::of(vec![self.cluster.clone()], leases, waiting_at(state, &self.cluster).len());
+        Ok(RevocationEffects { invitations: self.void_invites(state).count(), ..effects })
+    }
+
+    /// Refuses to evict the cluster again if that changes nothing, or spares leases.
+    fn check_repeat(&self, state: &State, actor: &Actor, evicted: &Exclusion) -> Result<(), Refusal> {
+        let done = format!("cluster {} is evicted already, by {}", self.cluster, evicted.by);
+        if !evicted.by_maintainer && state.is_maintainer(actor) {
+            let Some(treated) = evicted.leases.filter(|treated| *treated > self.leases) else { return Ok(()) };
+            let (done, treated) = (format!("{done}, with `--leases {}`", treated.as_str()), treated.as_str());
+            let remedy = format!(
+                "evict it with `--leases {treated}` or tighter, so that only a maintainer lets it in again; what was treated \
+                 so cannot be loosened"
+            );
+            return Err(Refusal::new(Code::WrongState, done, remedy).at("cluster", &self.cluster));
+        }
+        let leases = state.leases_of(&self.cluster).map(|(_, lease)| lease);
+        check_tightens(evicted, self.leases, done, leases).map_err(|refusal| refusal.at("cluster", &self.cluster))
+    }
+
+    /// The open invitations for the cluster, by the hash of their secret.
+    fn void_invites<'s>(&'s self, state: &'s State) -> impl Iterator<Item = &'s String> {
+        let is_for = |subject: &InviteSubject| matches!(subject, InviteSubject::Cluster(it) if *it == self.cluster);
+        state.invites.iter().filter(move |(_, invite)| is_for(&invite.subject)).map(|(hash, _)| hash)
     }
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let effects = self.effects(transition.state(), transition.actor())?;
-        let (void_before, exclusion) = (transition.raise_generation(), transition.exclusion());
+        let (void_before, exclusion) = (transition.raise_generation(), transition.exclusion(self.leases));
         transition.change_cluster(&self.cluster, |cluster| {
             cluster.void_before = void_before;
-            cluster.evicted = Some(exclusion);
+            cluster.evicted = Some(exclusion.after(cluster.evicted.as_ref()));
         });
-        let subject = InviteSubject::Cluster(self.cluster.clone());
-        let invites = transition.state().invites.iter().filter(|(_, invite)| invite.subject == subject);
-        let invites: Vec<String> = invites.map(|(hash, _)| hash.clone()).collect();
+        let invites: Vec<String> = self.void_invites(transition.state()).cloned().collect();
         invites.iter().for_each(|hash| transition.remove_invite(hash));
         transition.withdraw_offer(&self.cluster);
         transition.forget_certificate(&self.cluster);

@@ -77,6 +77,20 @@ impl RevokeUser {
             invitations: self.void_invites(state).count(),
             leases: state.live_leases().filter(|(_, lease)| stays(lease)).count(),
             own: ends.then(|| effects_of(state, &id)),
+            none_may_invite: !self.others_may_invite(state),
+        })
+    }
+
+    /// Whether somebody else with a certificate may invite the user again. Any maintainer may, unless the user operates
+    /// brokers: then only one who operates brokers too.
+    fn others_may_invite(&self, state: &State) -> bool {
+        let Some(bundle) = state.policy.as_ref().map(|record| &record.bundle) else { return true };
+        let has_certificate =
+            |name: &str| !state.revoked_users.contains_key(name) || state.certificates.users.contains_key(name);
+        let mut maintainers = bundle.federation.spec.maintainers.iter();
+        maintainers.any(|id| {
+            let name = id.rsplit('/').next().unwrap_or(id);
+            name != self.user && has_certificate(name) && bundle.may_invite_user(id, &self.user)
         })
     }
 
