@@ -35,6 +35,7 @@ pub struct Federation {
     log: String,
     snapshot_every: u64,
     cluster_certificates_s: u64,
+    ca: Option<PathBuf>,
 }
 
 impl Federation {
@@ -62,7 +63,7 @@ impl Federation {
         let mut federation = Self {
             snapshot_every: config.snapshot_every,
             cluster_certificates_s: config.cluster_certificates_s,
-            ..Self::found(config.place, &members.join(","), &config.hosts).await?
+            ..Self::found(config.place, &members.join(","), &config.hosts, config.ca).await?
         };
         for (id, _) in brokers().skip(1) {
             federation.add_identity(1, id).await?;
@@ -82,7 +83,7 @@ impl Federation {
     }
 
     /// Creates the files of the first broker and of the users, and starts nothing.
-    async fn found(place: Place, members: &str, hosts: &[String]) -> Result<Self> {
+    async fn found(place: Place, members: &str, hosts: &[String], ca: Option<PathBuf>) -> Result<Self> {
         let federation = Self {
             dir: tempfile::Builder::new().prefix("comity-scenario-").tempdir()?,
             place,
@@ -91,12 +92,16 @@ impl Federation {
             log: std::env::var("COMITY_TEST_LOG").unwrap_or_else(|_| "info,openraft=error".to_owned()),
             snapshot_every: 10_000,
             cluster_certificates_s: 86_400,
+            ca,
         };
         let first = federation.broker_dir(1);
         let (data, admin) = (utf8(&first)?, comity::identity(federation.dir.path(), "admin"));
         let init = ["init", "--data", data, "--trust-domain", "comity.example", "--members", members];
-        let hosts: Vec<&str> = hosts.iter().flat_map(|host| ["--host", host]).collect();
-        run("comity-broker", &[&init[..], &["--admin-out", utf8(&admin)?], &hosts].concat()).await?;
+        let mut more: Vec<&str> = hosts.iter().flat_map(|host| ["--host", host]).collect();
+        if let Some(ca) = &federation.ca {
+            more.extend(["--ca", utf8(ca)?]);
+        }
+        run("comity-broker", &[&init[..], &["--admin-out", utf8(&admin)?], &more].concat()).await?;
         let alice = comity::identity(federation.dir.path(), "alice");
         run("comity-broker", &["issue-user", "--data", data, "--name", "alice", "--out", utf8(&alice)?]).await?;
         Ok(federation)
@@ -105,7 +110,7 @@ impl Federation {
     /// Creates the files of a federation whose brokers the caller starts, as pods. Clients reach them at the address of
     /// `place` and `client_port`.
     pub async fn found_elsewhere(place: Place, client_port: u16, members: &str) -> Result<Self> {
-        let mut federation = Self::found(place.clone(), members, &[]).await?;
+        let mut federation = Self::found(place.clone(), members, &[], None).await?;
         let (data, ports) = (federation.broker_dir(1), Ports { raft: 0, client: client_port });
         federation.brokers.insert(1, Broker { process: None, place, data, ports, is_founder: true });
         Ok(federation)

@@ -93,6 +93,7 @@ impl FloodRun {
             snapshot_every: 10_000,
             cluster_certificates_s: 86_400,
             hosts: Vec::new(),
+            ca: None,
         })
         .await?;
         let (data, out) = (federation.broker_dir(1), crate::comity::identity(federation.dir(), MALLORY));

@@ -126,6 +126,7 @@ impl<'a> GrowthRun<'a> {
             snapshot_every: config.snapshot_every,
             cluster_certificates_s: 86_400,
             hosts: Vec::new(),
+            ca: None,
         })
         .await?;
         let brokers = BrokerEndpoints::new(federation.broker_addresses())?;

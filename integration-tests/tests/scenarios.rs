@@ -11,6 +11,8 @@ mod brokers_fail;
 mod burst;
 #[path = "scenarios/kubernetes/canaries.rs"]
 mod canaries;
+#[path = "scenarios/kubernetes/cert_manager.rs"]
+mod cert_manager;
 #[path = "scenarios/brokers/chaos.rs"]
 mod chaos;
 #[path = "scenarios/kubernetes/claims.rs"]

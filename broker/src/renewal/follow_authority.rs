@@ -38,19 +38,24 @@ enum Found {
 }
 
 impl FollowAuthority {
-    /// Loads the authority at the start of a broker, and copies it.
+    /// Loads the authority at the start of a broker, and copies it. One that members would refuse is reported, and the
+    /// copy of the earlier one is used.
     ///
     /// # Errors
     /// [`CaError`].
     pub fn load(dir: &Path, copy: Option<&Path>) -> Result<CertificateAuthority, CaError> {
         let authority = CertificateAuthority::load(dir)?;
-        if let Some(copy) = copy {
-            // A broken copy is replaced, so nothing is known about its roots.
-            if let Ok(earlier) = CertificateAuthority::load(copy) {
-                report_returning_roots(&authority, &earlier, dir);
+        let Some(copy) = copy else { return Ok(authority) };
+        // A broken copy is replaced, so nothing is known about its roots.
+        if let Ok(earlier) = CertificateAuthority::load(copy) {
+            if let Some(error) = refusal(&authority, &earlier) {
+                tracing::error!(%error, dir = %dir.display(), "the authority's files are not taken up; the broker \
+                    starts with the earlier ones");
+                return Ok(earlier);
             }
-            authority.replace(copy)?;
+            report_returning_roots(&authority, &earlier, dir);
         }
+        authority.replace(copy)?;
         Ok(authority)
     }
 
@@ -83,18 +88,20 @@ impl FollowAuthority {
 
     async fn take_up(&self) -> Result<Found, String> {
         let (dir, copy, current) = (self.dir.clone(), self.copy.clone(), self.ca.current());
-        let read = move || -> Result<Found, CaError> {
-            let found = CertificateAuthority::load(&dir)?;
+        let read = move || -> Result<Found, String> {
+            let found = CertificateAuthority::load(&dir).map_err(|error| error.to_string())?;
             if found.is_same_as(&current) {
                 return Ok(Found::Same);
             }
+            if let Some(refusal) = refusal(&found, &current) {
+                return Err(refusal);
+            }
             if let Some(copy) = copy {
-                found.replace(&copy)?;
+                found.replace(&copy).map_err(|error| error.to_string())?;
             }
             Ok(Found::Next(Box::new(found)))
         };
-        let read = tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?;
-        read.map_err(|error| error.to_string())
+        tokio::task::spawn_blocking(read).await.map_err(|error| error.to_string())?
     }
 
     fn put_into_force(&self, next: CertificateAuthority) {
@@ -116,6 +123,11 @@ impl FollowAuthority {
             return;
         }
         *reminded = Some(now);
+        if self.copy.is_some() {
+            let dir = self.dir.display();
+            tracing::warn!(not_after, %dir, "the intermediate of this broker ends soon; the directory has no later one");
+            return;
+        }
         tracing::warn!(
             not_after,
             "the intermediate of this broker ends soon: make the next one with `comity-broker ca intermediate`, and \
@@ -130,6 +142,15 @@ fn report_returning_roots(next: &CertificateAuthority, earlier: &CertificateAuth
         tracing::error!(%root, dir = %dir.display(), "trust in a root begins again that is older than the newest one \
             that was in force: whoever has an intermediate of it is let in. If it was dropped, remove it from ca.crt");
     }
+}
+
+/// Why members who know the earlier authority would refuse what the next one issues.
+fn refusal(next: &CertificateAuthority, earlier: &CertificateAuthority) -> Option<String> {
+    let root = next.dropped_root(earlier)?;
+    Some(format!(
+        "ca.crt drops the root {root}, the newest one in force, which signed none of its roots: agents and users would \
+         refuse this broker; put that root into ca.crt too, and its cross certificate for the next root into tls.crt"
+    ))
 }
 
 fn unix_seconds(time: SystemTime) -> i64 {
@@ -202,5 +223,26 @@ mod tests {
         made(PreviousRoot::Dropped).replace(&copy).unwrap();
         FollowAuthority::load(&dir, Some(&copy)).unwrap();
         assert_eq!(said(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_root_that_no_member_knows_is_not_taken_up() {
+        let (home, now) = (tempfile::tempdir().unwrap(), SystemTime::now());
+        let (dir, copy) = (home.path().join("mounted"), home.path().join("ca"));
+        let make = || {
+            let root = RootAuthority::create(TrustDomain::new("dev.test").unwrap(), now).unwrap();
+            root.intermediate(Duration::from_secs(3600), PreviousRoot::Trusted, now).unwrap()
+        };
+        let first = make();
+        first.save(&dir).unwrap();
+        let ca = LiveAuthority::new(FollowAuthority::load(&dir, Some(&copy)).unwrap());
+        let (clock, metrics) = (Arc::new(SystemClock::new()), Metrics::new());
+        let follow = FollowAuthority { dir: dir.clone(), copy: Some(copy.clone()), ca, clock, metrics };
+        make().replace(&dir).unwrap();
+        let Err(refused) = follow.take_up().await else { panic!("members do not know the root") };
+        assert!(refused.contains(&first.root_sha256().to_string()), "{refused}");
+        // Nor at the next start.
+        assert!(FollowAuthority::load(&dir, Some(&copy)).unwrap().is_same_as(&first));
+        assert!(CertificateAuthority::load(&copy).unwrap().is_same_as(&first));
     }
 }

@@ -106,6 +106,7 @@ impl Group {
             snapshot_every: SNAPSHOT_EVERY,
             cluster_certificates_s: 86_400,
             hosts: Vec::new(),
+            ca: None,
         };
         let places = hosts.places();
         let federation = Federation::start_at(config, places, |seat, data| hosts.mount(seat, &data)).await?;

@@ -35,6 +35,7 @@ impl Federation {
             .chain(["--cluster-certificates-s", &validity, "--log", &self.log])
             .map(str::to_owned)
             .chain(self.address_flags(id))
+            .chain(self.ca_flags()?)
             .collect::<Vec<_>>();
         let broker = self.brokers.get_mut(&id).context("no such broker")?;
         let command = (broker.place.launch)(&program("comity-broker")?, &args);
@@ -48,6 +49,12 @@ impl Federation {
         let Some(broker) = self.brokers.get(&id).filter(|broker| !broker.is_founder) else { return Vec::new() };
         let (raft, client) = broker.ports.addresses(&broker.place);
         ["--raft-listen".to_owned(), raft, "--client-listen".to_owned(), client].into()
+    }
+
+    /// Flags of brokers whose authority another program keeps current.
+    fn ca_flags(&self) -> Result<Vec<String>> {
+        let Some(ca) = &self.ca else { return Ok(Vec::new()) };
+        Ok(["--ca", utf8(ca)?].map(str::to_owned).into())
     }
 
     /// Adds a broker without starting it; returns its Raft and its client address.

@@ -18,6 +18,8 @@ pub struct FederationConfig {
     pub cluster_certificates_s: u64,
     /// Names that the brokers' certificates carry besides their own addresses.
     pub hosts: Vec<String>,
+    /// Directory of an authority that another program keeps current.
+    pub ca: Option<PathBuf>,
 }
 
 impl FederationConfig {
@@ -32,6 +34,7 @@ impl FederationConfig {
             snapshot_every: 10_000,
             cluster_certificates_s: 86_400,
             hosts: Vec::new(),
+            ca: None,
         }
     }
 }

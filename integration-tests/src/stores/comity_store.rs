@@ -43,6 +43,7 @@ impl ComityStore {
             snapshot_every: 10_000,
             cluster_certificates_s: 86_400,
             hosts: Vec::new(),
+            ca: None,
         })
         .await?;
         let brokers = BrokerEndpoints::new(federation.broker_addresses())?;

@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 54] = [
+const MODULES: [(&str, &str); 60] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -63,6 +63,12 @@ const MODULES: [(&str, &str); 54] = [
     ("calico/go.mod", include_str!("../go/calico/go.mod")),
     ("calico/go.sum", include_str!("../go/calico/go.sum")),
     ("calico/tools.go", include_str!("../go/calico/tools.go")),
+    ("cert-manager/go.mod", include_str!("../go/cert-manager/go.mod")),
+    ("cert-manager/go.sum", include_str!("../go/cert-manager/go.sum")),
+    ("cert-manager/tools.go", include_str!("../go/cert-manager/tools.go")),
+    ("cainjector/go.mod", include_str!("../go/cainjector/go.mod")),
+    ("cainjector/go.sum", include_str!("../go/cainjector/go.sum")),
+    ("cainjector/main.go", include_str!("../go/cainjector/main.go")),
     ("wireguard/go.mod", include_str!("../go/wireguard/go.mod")),
     ("wireguard/go.sum", include_str!("../go/wireguard/go.sum")),
     ("wireguard/tools.go", include_str!("../go/wireguard/tools.go")),
@@ -240,6 +246,18 @@ impl Binaries {
         Self::get(&["--calico"], programs.collect()).await
     }
 
+    /// As [`Binaries::ensure`] for [`Needs::ControlPlane`], and the programs of cert-manager. The first time takes about
+    /// five minutes longer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binaries::ensure`].
+    pub async fn with_cert_manager() -> Result<Self, BinariesError> {
+        let control_plane = Needs::ControlPlane.programs(LiqoVersion::default());
+        let programs = control_plane.into_iter().chain(CERT_MANAGER.map(str::to_owned));
+        Self::get(&["--cert-manager"], programs.collect()).await
+    }
+
     /// Runs the script with `options`, and checks that it got `programs`.
     async fn get(options: &[&str], programs: Vec<String>) -> Result<Self, BinariesError> {
         let cache = cache_folder().ok_or(BinariesError::NoCache)?;
@@ -296,6 +314,8 @@ const BESIDE_LIQO: [&str; 3] = ["coredns", "render-chart", "versitygw"];
 const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "virtual-kubelet", "ipam", "chart"];
 /// Calico's programs and its CustomResourceDefinitions.
 const CALICO: [&str; 3] = ["calico-felix", "calico-cni", "calico-crds.yaml"];
+/// cert-manager's programs and its CustomResourceDefinitions.
+const CERT_MANAGER: [&str; 3] = ["cert-manager-controller", "cert-manager-cainjector", "cert-manager-crds.yaml"];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 
 fn cache_folder() -> Option<PathBuf> {
@@ -388,6 +408,8 @@ mod tests {
             "liqo-1.0.3",
             "versitygw",
             "calico",
+            "cert-manager",
+            "cainjector",
             "wireguard",
         ] {
             let sums = MODULES.iter().find(|(path, _)| *path == format!("{module}/go.sum")).unwrap().1;

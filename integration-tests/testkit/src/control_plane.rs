@@ -1,5 +1,6 @@
 //! Runs a Kubernetes control plane on loopback with simulated nodes, without root.
 
+mod cert_manager;
 mod component;
 mod files;
 mod readiness;
@@ -22,6 +23,7 @@ use crate::process::{self, SweepError};
 use crate::simulated_node::SimulatedNode;
 use crate::{kubeconfig, port};
 
+pub use cert_manager::{CertManager, CertManagerError};
 pub use component::Component;
 pub(crate) use component::SERVICE_NETWORK;
 use files::{FOLDERS, Files};

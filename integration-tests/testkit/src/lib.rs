@@ -36,8 +36,8 @@
 //! [`Binaries::ensure`] runs `scripts/kubernetes-binaries`, which this crate carries with it together with the go.mod
 //! and go.sum files that pin every version: `KUBEBUILDER_ASSETS`, else a cache, else the official download, else built
 //! from the Go modules. The first build takes some ten minutes on two cores, two of them for NVIDIA's programs, which also
-//! need a C compiler, some seven more for CoreDNS, Liqo and an S3 server, and two for Calico; after that it is a look
-//! into the cache. Liqo's manifests are not in this crate: its Helm chart comes from the same module as its programs and
+//! need a C compiler, some seven more for CoreDNS, Liqo and an S3 server, two for Calico and five for cert-manager; after
+//! that it is a look into the cache. Liqo's manifests are not in this crate: its Helm chart comes from the same module as its programs and
 //! is rendered at each start.
 //!
 //! # How nothing is left behind
@@ -82,7 +82,9 @@ pub mod timing;
 
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
 pub use canary_image::{CANARY_IMAGE, missing_for_canary_image, write_canary_image};
-pub use control_plane::{Component, ControlPlane, ControlPlaneConfig, ControlPlaneError};
+pub use control_plane::{
+    CertManager, CertManagerError, Component, ControlPlane, ControlPlaneConfig, ControlPlaneError,
+};
 pub use etcd_group::{ClientPem, EtcdGroup, EtcdGroupError};
 pub use kubectl::KubectlError;
 pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};

@@ -14,6 +14,8 @@ use super::{INSTALL, Registration, WebhookSettings};
 
 /// The owner is told this long before the certificate ends.
 const WARN_BEFORE: Duration = Duration::from_secs(60 * 86_400);
+/// The owner is told this long before a certificate of cert-manager ends, which renews it days before.
+const NOT_RENEWED_BEFORE: Duration = Duration::from_secs(86_400);
 
 /// Checks everything that the owner installs; returns for how many days the certificate is valid, if that is known.
 ///
@@ -60,9 +62,17 @@ pub(super) async fn check_registered(
 
 /// Checks that the certificate does not end soon.
 pub(super) fn check_end(settings: &WebhookSettings, secret: &ServingSecret, now: SystemTime) -> Result<(), String> {
-    secret.verify(&secret.certificates.ca_pem, settings, now + WARN_BEFORE).map_err(|_| {
+    let (before, remedy) = match &secret.cert_manager {
+        Some(name) => {
+            let namespace = &settings.secret_namespace;
+            let describe = format!("`kubectl -n {namespace} describe certificate {name}` says why it is not renewed");
+            (NOT_RENEWED_BEFORE, describe)
+        }
+        None => (WARN_BEFORE, INSTALL.to_owned()),
+    };
+    secret.verify(&secret.certificates.ca_pem, settings, now + before).map_err(|_| {
         let days = secret.days_left(now).map_or_else(|| "60 days".to_owned(), |days| format!("{} days", days + 1));
-        format!("the webhooks' certificate ends within {days}; {INSTALL}")
+        format!("the webhooks' certificate ends within {days}; {remedy}")
     })
 }
 
@@ -75,4 +85,26 @@ fn bundles(registered: &Value) -> Vec<String> {
         String::from_utf8(pem).unwrap_or_default()
     };
     entries.map(of).collect()
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_is_told_before_a_certificate_ends_and_of_cert_managers_only_if_it_is_not_renewed() {
+        const DAY: Duration = Duration::from_secs(86_400);
+        let settings = WebhookSettings { url: Some("https://10.0.0.1:7483".to_owned()), ..WebhookSettings::default() };
+        let now = SystemTime::now();
+        let own = ServingSecret::make("10.0.0.1", None, now).unwrap();
+        let end = now + 5 * 365 * DAY;
+        assert_eq!(check_end(&settings, &own, end - 70 * DAY), Ok(()));
+        let told = check_end(&settings, &own, end - 30 * DAY - DAY / 2).unwrap_err();
+        assert!(told.contains("within 31 days") && told.contains(INSTALL), "{told}");
+        let theirs = ServingSecret { cert_manager: Some("webhook".to_owned()), ..own };
+        assert_eq!(check_end(&settings, &theirs, end - 30 * DAY), Ok(()));
+        let told = check_end(&settings, &theirs, end - DAY / 2).unwrap_err();
+        assert!(told.contains("-n comity-system describe certificate webhook"), "{told}");
+    }
 }
