@@ -14,7 +14,7 @@ use crate::session::{Session, call, idempotency_key};
 /// Name of the user.
 pub(super) const ALICE: &str = "alice";
 /// Code of a refusal because a certificate is void or an institution suspended.
-const REVOKED: &str = "revoked";
+pub(crate) const REVOKED: &str = "revoked";
 const OTHER_STATE: &str =
     "start with another --state directory: an earlier run revoked or suspended who is needed here";
 
