@@ -340,7 +340,7 @@ fn the_leases_of_a_revoked_users_requests_end_as_the_caller_asks() {
                 assert_eq!(revoke(leases, true).await.unwrap(), requests, "treatment {leases}");
             }
             assert_eq!(revoke(v1::LeaseTreatment::Stop.into(), false).await.unwrap(), 1);
-            let list = v1::ListRequestsRequest::default();
+            let list = v1::ListRequestsRequest { include_ended: true, ..v1::ListRequestsRequest::default() };
             let all = RequestServiceClient::new(federation.user("admin")).list_requests(list).await.unwrap();
             let [request] = &all.into_inner().requests[..] else { panic!("one request") };
             assert_eq!(request.state(), v1::RequestState::Cancelled);

@@ -37,19 +37,16 @@ Examples:
   comity user revoke alice --leases stop   also ends what she submitted
   comity user revoke alice --yes           in a script: do not ask
 
-All certificates of alice are void, and so are open invitations for her and by her: within seconds
-her watches and calls end on every broker, and none is renewed. Her roles stay for the certificate
-that a new token ('comity user add') gives her; to end them, edit the policy.
+All certificates of alice are void, and so are open invitations for her and by her: her watches and
+calls end on every broker within seconds. Her roles stay; to end them, edit the policy.
 
-Requests and leases are the tenant's and stay. A kubeconfig is the lease's, not a person's: one that
-alice downloaded works until the lease ends. '--leases stop' ends the leases of the requests that she
-submitted, '--leases drain' after the donor's notice; both cancel her waiting requests. Any other
-lease ends by 'comity lease release LEASE'.
+Leases stay, and so do the kubeconfigs that alice downloaded. '--leases stop' ends the leases of the
+requests that she submitted, '--leases drain' after the donor's notice; both cancel her waiting
+requests. Any other lease ends by 'comity lease release LEASE'.
 
 Maintainers may revoke users, and operators those whose roles are all in institutions that they
-operate. Nobody revokes their own certificate, so that somebody is left who can invite. A broker
-operator is invited only by a maintainer who is one too: if nobody is left who could invite alice
-again, the question and '--dry-run' say so, and how to name another broker operator.
+operate. Nobody revokes their own certificate. '--dry-run' says if nobody is left who may invite
+alice again.
 ";
 
 /// `comity user`.
