@@ -155,7 +155,10 @@ fn tokens_of_a_suspended_operator_admit_nobody_until_the_institution_is_resumed(
         "contact: \"ops@west.example\", operators: [\"spiffe://test.example/user/olga\"]",
     );
     reply_to(&mut federation, user("spiffe://test.example/user/olga"), 0, invite_cluster("west")).unwrap();
+    let outlived = federation.state.invites.clone();
     federation.ok(suspend("western", LeaseTreatment::Finish));
+    assert!(federation.state.invites.is_empty());
+    with_invites(&mut federation, outlived);
     let subject = InviteSubject::Cluster(cluster("west"));
     let now = Timestamp(federation.now);
     let refusal = check_invite(&federation.state, now, &hash("west"), &subject).map(drop).unwrap_err();
