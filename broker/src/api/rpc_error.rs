@@ -241,13 +241,13 @@ mod tests {
         let key = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgq7\n";
         let token = "comity-join-v1.eyJzZWNyZXQiOiJhYmNkZWZnaGlqa2xtbm9wcXJzdHV2d3h5eiJ9";
         for (given, secret) in [(key, "MIGH"), (token, "eyJz")] {
-            let invalid = comity_types::LeaseId::parse(given, "lease").unwrap_err();
+            let invalid = comity_types::LeaseId::parse(given, "lease").expect_err("a secret is no id");
             let status = Status::from(RpcError::from(invalid));
-            let detail = error_detail(&status).unwrap();
+            let detail = error_detail(&status).expect("a detail");
             assert!(detail.reason.contains("[redacted]"), "{detail:?}");
             assert!(detail.reason.ends_with("\" is not a lease id"), "{detail:?}");
             assert_eq!(detail.remedy, "write it as lease-N");
-            let violation = &status.get_details_bad_request().unwrap().field_violations[0];
+            let violation = &status.get_details_bad_request().expect("a bad request").field_violations[0];
             assert_eq!((&violation.field, &violation.description), (&detail.field, &detail.reason));
             let sent = format!("{detail:?} {} {}", status.message(), String::from_utf8_lossy(status.details()));
             assert!(!sent.contains(secret), "{sent}");

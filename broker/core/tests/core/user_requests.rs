@@ -78,10 +78,15 @@ fn a_lease_under_reclaim_does_not_move_once_its_user_is_drained() {
 
 #[test]
 fn a_drained_request_ends_although_its_donor_fails_first() {
-    let failed = LeaseOutcome::Failed { code: "x".into(), message: "y".into(), highest_fencing_token: 0 };
-    let ends: [(&dyn Fn(&mut Federation, LeaseId), EndReason); 2] = [
-        (&|federation, _| drop(federation.ok(evict("north", LeaseTreatment::Stop))), EndReason::DonorRevoked),
-        (&|federation, lease| federation.report_lease("north", lease, failed.clone()), EndReason::DonorFailed),
+    let ends: [(fn(&mut Federation, LeaseId), EndReason); 2] = [
+        (|federation, _| drop(federation.ok(evict("north", LeaseTreatment::Stop))), EndReason::DonorRevoked),
+        (
+            |federation, lease| {
+                let failed = LeaseOutcome::Failed { code: "x".into(), message: "y".into(), highest_fencing_token: 0 };
+                federation.report_lease("north", lease, failed);
+            },
+            EndReason::DonorFailed,
+        ),
     ];
     for (end, reason) in ends {
         let (mut federation, request, lease, _) = lent();
