@@ -76,9 +76,11 @@ fn a_lease_under_reclaim_does_not_move_once_its_user_is_drained() {
     assert_eq!(federation.state.requests[&request].state, RequestState::Cancelled);
 }
 
+type EndsLease = fn(&mut Federation, LeaseId);
+
 #[test]
 fn a_drained_request_ends_although_its_donor_fails_first() {
-    let ends: [(fn(&mut Federation, LeaseId), EndReason); 2] = [
+    let ends: [(EndsLease, EndReason); 2] = [
         (|federation, _| drop(federation.ok(evict("north", LeaseTreatment::Stop))), EndReason::DonorRevoked),
         (
             |federation, lease| {
