@@ -278,7 +278,9 @@ async fn invite_without_end(channel: BrokerChannel, flooder: usize) {
         match client.invite_user(request).await {
             Err(status) if code(&status) == revoked() => return,
             // There is room again once the revocation has voided the open ones.
-            Err(status) => assert_eq!(detail(&status).code, "limit-reached", "{status:?}"),
+            Err(status) => {
+                assert!(["limit-reached", "unavailable"].contains(&detail(&status).code.as_str()), "{status:?}")
+            }
             Ok(_) => {}
         }
     }
@@ -291,7 +293,7 @@ fn a_revoked_maintainers_flood_of_invitations_leaves_none_open() {
             let federation = Federation::of_three().await;
             let thief = federation.pem_of("ingrid");
             // Followers forward, and each broker has commands that wait for their turn.
-            let channels = (0..12).flat_map(|_| federation.channels(&thief)).enumerate();
+            let channels = (0..8).flat_map(|_| federation.channels(&thief)).enumerate();
             let flood = channels.map(|(flooder, channel)| tokio::spawn(invite_without_end(channel, flooder)));
             let flood: Vec<_> = flood.collect();
             let mut admin = FederationServiceClient::new(federation.user("admin"));
