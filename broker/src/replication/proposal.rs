@@ -12,7 +12,6 @@ pub struct Proposal {
     /// Who proposes it.
     pub actor: Actor,
     /// Generation of the certificate with which the actor called; 0 for leader tasks.
-    #[serde(default)]
     pub generation: u64,
     /// The command.
     pub command: Command,

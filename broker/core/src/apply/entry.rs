@@ -18,7 +18,6 @@ pub struct LogEnvelope {
     /// Who proposed the command.
     pub actor: Actor,
     /// Generation of the certificate with which the actor called; 0 for leader tasks, who have none.
-    #[serde(default)]
     pub generation: u64,
     /// The leader's log clock at the proposal. Apply adds `time_shift_ms` and keeps log time from going back.
     pub time: Timestamp,

@@ -72,7 +72,7 @@ fn a_repeated_eviction_only_tightens() {
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Ending);
     let evicted = federation.state.clusters[&cluster("west")].evicted.clone().unwrap();
     assert_eq!((evicted.since, evicted.by_maintainer, evicted.by.as_str()), (since, true, ADMIN));
-    assert_eq!(evicted.leases, Some(LeaseTreatment::Stop));
+    assert_eq!(evicted.leases, LeaseTreatment::Stop);
 }
 
 #[test]

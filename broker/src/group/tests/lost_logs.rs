@@ -270,6 +270,36 @@ async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_young_log_that_is_lost_leaves_a_snapshot() {
+    let federation = Federation::new(1);
+    let sole = federation.start(1).await;
+    assert_eq!(sole.group.found().await.unwrap(), Founded::Here);
+    for commit in 1..=70 {
+        changed(&sole.group, commit).await;
+    }
+    let snapshots = federation.data(1).join("snapshots");
+    let made = || async {
+        let mut files = std::fs::read_dir(&snapshots).ok()?.flatten();
+        files.find(|file| file.path().extension().is_some_and(|extension| extension == "snapshot"))
+    };
+    eventually("an early snapshot", made).await;
+    sole.crash().await;
+    std::fs::remove_dir_all(federation.data(1).join("log")).unwrap();
+
+    let (group, made, address) = (federation.data(1), federation.dir.path().join("made"), federation.address(1));
+    let recovered = move || {
+        let best = read_best(&group, 1).unwrap();
+        found_on(best.copy, &made, 1, address).map(|_| made)
+    };
+    let made = tokio::task::spawn_blocking(recovered).await.unwrap().unwrap();
+    restore(&federation, 1, &made);
+    let sole = federation.start(1).await;
+    let revision = read_revision(&sole.group, Consistency::Linearizable).await;
+    assert!((50..=70).contains(&revision), "{revision}");
+    sole.crash().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_sole_broker_on_an_empty_disk_says_what_to_do_and_takes_a_backup_back() {
     let federation = Federation::new(1);
     let sole = federation.start(1).await;

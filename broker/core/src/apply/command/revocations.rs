@@ -37,7 +37,10 @@ fn check_tightens<'l>(
     done: String,
     mut leases: impl Iterator<Item = &'l Lease>,
 ) -> Result<(), Refusal> {
-    let Some(treated) = earlier.leases.filter(|treated| *treated >= asked) else { return Ok(()) };
+    let treated = earlier.leases;
+    if asked > treated {
+        return Ok(());
+    }
     let Some(tighter) = treated.tighter() else {
         let remedy = if leases.any(|lease| lease.state != LeaseState::Ended) {
             "wait: its leases were told to stop, and have ended once their clusters have removed them"

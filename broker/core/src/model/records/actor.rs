@@ -30,6 +30,12 @@ impl Actor {
     #[must_use]
     pub fn user_name(&self) -> Option<&str> {
         let Self::User(id) = self else { return None };
-        id.split_once("/user/").map(|(_, name)| name)
+        user_name(id)
     }
+}
+
+/// The name in a user's SPIFFE id.
+#[must_use]
+pub fn user_name(id: &str) -> Option<&str> {
+    id.split_once("/user/").map(|(_, name)| name)
 }

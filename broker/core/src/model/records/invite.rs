@@ -69,7 +69,6 @@ pub struct Invite {
     /// Who invited. The token works only while policy lets them invite the subject.
     pub inviter: Actor,
     /// Generation of the inviter's certificate. The token works only while that one is not void.
-    #[serde(default)]
     pub generation: u64,
     /// When it expires.
     pub expires_at: Timestamp,

@@ -69,9 +69,8 @@ pub struct Exclusion {
     pub by: String,
     /// Whether a maintainer decided it, so that only a maintainer may lift it.
     pub by_maintainer: bool,
-    /// What becomes of the leases. Logs from before this was recorded leave it open: any treatment is a tighter one.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub leases: Option<LeaseTreatment>,
+    /// What becomes of the leases.
+    pub leases: LeaseTreatment,
 }
 
 impl Exclusion {

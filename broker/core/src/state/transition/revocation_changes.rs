@@ -42,7 +42,7 @@ impl Transition<'_> {
     /// The actor's decision, as of now, to end the part of a cluster or institution.
     pub(crate) fn exclusion(&self, leases: LeaseTreatment) -> Exclusion {
         let by_maintainer = self.state.is_maintainer(self.actor);
-        Exclusion { since: self.now, by: self.actor.name(), by_maintainer, leases: Some(leases) }
+        Exclusion { since: self.now, by: self.actor.name(), by_maintainer, leases }
     }
 
     /// Suspends an institution, or tightens its suspension.

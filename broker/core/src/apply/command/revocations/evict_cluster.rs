@@ -53,8 +53,11 @@ impl EvictCluster {
     fn check_repeat(&self, state: &State, actor: &Actor, evicted: &Exclusion) -> Result<(), Refusal> {
         let done = format!("cluster {} is evicted already, by {}", self.cluster, evicted.by);
         if !evicted.by_maintainer && state.is_maintainer(actor) {
-            let Some(treated) = evicted.leases.filter(|treated| *treated > self.leases) else { return Ok(()) };
-            let (done, treated) = (format!("{done}, with `--leases {}`", treated.as_str()), treated.as_str());
+            if self.leases >= evicted.leases {
+                return Ok(());
+            }
+            let treated = evicted.leases.as_str();
+            let done = format!("{done}, with `--leases {treated}`");
             let remedy = format!(
                 "evict it with `--leases {treated}` or tighter, so that only a maintainer lets it in again; what was treated \
                  so cannot be loosened"

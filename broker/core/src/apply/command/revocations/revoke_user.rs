@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::check_caller;
 use crate::apply::consequences::user_requests::{effects_of, is_of};
-use crate::model::actor::Actor;
+use crate::model::actor::{Actor, user_name};
 use crate::model::invite::{Invite, InviteSubject};
 use crate::model::lease::Lease;
 use crate::model::limits::{MAX_REVOKED_USERS, REVOCATION_KEPT_MS};
@@ -89,8 +89,8 @@ impl RevokeUser {
             |name: &str| !state.revoked_users.contains_key(name) || state.certificates.users.contains_key(name);
         let mut maintainers = bundle.federation.spec.maintainers.iter();
         maintainers.any(|id| {
-            let name = id.rsplit('/').next().unwrap_or(id);
-            name != self.user && has_certificate(name) && bundle.may_invite_user(id, &self.user)
+            user_name(id).is_some_and(|name| name != self.user && has_certificate(name))
+                && bundle.may_invite_user(id, &self.user)
         })
     }
 
