@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use comity_proto::error_detail;
 use comity_proto::v1;
+use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::identity::{IdentityPem, IdentitySource, TlsIdentity};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ClientTls, connect};
@@ -19,7 +20,7 @@ const BEGIN: &str = "<!-- roles: written by broker/tests/broker/role_matrix.rs -
 const END: &str = "<!-- end of roles -->\n";
 
 /// Columns of the table, in its order.
-const CALLERS: [&str; 11] = [
+const CALLERS: [&str; 14] = [
     "anonymous",
     "no role",
     "viewer",
@@ -31,7 +32,14 @@ const CALLERS: [&str; 11] = [
     "first admin, no policy yet",
     "cluster",
     "broker",
+    "revoked maintainer",
+    "operator of a suspended institution",
+    "evicted cluster",
 ];
+/// Columns of callers who may do what anybody may, and nothing else.
+const EXCLUDED: std::ops::Range<usize> = 11..14;
+const ANONYMOUS: usize = 0;
+const BROKER: usize = 10;
 
 /// An RPC of an API definition.
 struct Procedure {
@@ -118,7 +126,7 @@ async fn is_let_in(channel: &BrokerChannel, procedure: &Procedure) -> bool {
     }
     assert!(!matches!(status.code(), Code::Unavailable | Code::Unimplemented), "{path}: {status:?}");
     match error_detail(&status) {
-        Some(detail) => !matches!(detail.code.as_str(), "unauthenticated" | "permission-denied"),
+        Some(detail) => !matches!(detail.code.as_str(), "unauthenticated" | "permission-denied" | "revoked"),
         None => {
             // Between brokers: who is in may still speak for itself only.
             let stranger = status.code() == Code::PermissionDenied && status.message().contains("is no broker of");
@@ -138,6 +146,21 @@ fn policy() -> v1::PolicyBundle {
     bundle
 }
 
+/// Revokes the maintainer admin, suspends the institution that emeka operates, and evicts startup-pc.
+async fn exclude(federation: &Federation) {
+    let mut ingrid = FederationServiceClient::new(federation.user("ingrid"));
+    let (cluster, idempotency_key) = ("startup-pc".to_owned(), "evict".to_owned());
+    let cluster = v1::EvictClusterRequest { cluster, idempotency_key, ..v1::EvictClusterRequest::default() };
+    ingrid.evict_cluster(cluster).await.unwrap();
+    let (institution, idempotency_key) = ("physics-institute".to_owned(), "suspend".to_owned());
+    let suspended =
+        v1::SuspendInstitutionRequest { institution, idempotency_key, ..v1::SuspendInstitutionRequest::default() };
+    ingrid.suspend_institution(suspended).await.unwrap();
+    let (user, idempotency_key) = ("admin".to_owned(), "revoke".to_owned());
+    let user = v1::RevokeUserRequest { user, idempotency_key, ..v1::RevokeUserRequest::default() };
+    ingrid.revoke_user(user).await.unwrap();
+}
+
 /// For each RPC, whether each caller is let in.
 async fn observed(procedures: &[Procedure]) -> Vec<[bool; CALLERS.len()]> {
     let bare = Federation::bare().await;
@@ -148,8 +171,9 @@ async fn observed(procedures: &[Procedure]) -> Vec<[bool; CALLERS.len()]> {
         ..v1::ApplyPolicyRequest::default()
     };
     PolicyServiceClient::new(federation.user("admin")).apply_policy(request).await.unwrap();
-    let cluster = federation.join("ncc-main").await;
+    let (cluster, evicted) = (federation.join("ncc-main").await, federation.join("startup-pc").await);
     let user = |name: &str| Some(federation.user_pem(name));
+    exclude(&federation).await;
     let callers = [
         connections(&federation, None),
         connections(&federation, user("mallory").as_ref()),
@@ -162,6 +186,9 @@ async fn observed(procedures: &[Procedure]) -> Vec<[bool; CALLERS.len()]> {
         connections(&bare, Some(bare.user_pem("admin")).as_ref()),
         connections(&federation, Some(&cluster.pem)),
         connections(&federation, Some(&broker_identity(&federation.ca()))),
+        connections(&federation, user("admin").as_ref()),
+        connections(&federation, user("emeka").as_ref()),
+        connections(&federation, Some(&evicted.pem)),
     ];
     let mut rows = Vec::new();
     for procedure in procedures {
@@ -190,6 +217,14 @@ async fn the_page_shows_who_is_let_in_by_each_rpc() {
     let procedures = procedures();
     assert!(procedures.len() > 40, "only {} RPCs were found", procedures.len());
     let rows = observed(&procedures).await;
+    for (procedure, row) in procedures.iter().zip(&rows) {
+        let name = &procedure.name;
+        for column in EXCLUDED {
+            assert!(!row[column] || row[ANONYMOUS], "{name} serves {}", CALLERS[column]);
+        }
+        let let_in: Vec<usize> = (0..CALLERS.len()).filter(|column| row[*column]).collect();
+        assert!(!procedure.is_between_brokers() || let_in == [BROKER], "{name} serves columns {let_in:?}");
+    }
     let page = repository().join("docs/threat-model.md");
     let text = std::fs::read_to_string(&page).unwrap();
     let (before, rest) = text.split_once(BEGIN).expect("the page has a place for the table");
