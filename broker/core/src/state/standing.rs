@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use comity_types::{ClusterId, InstitutionId, TenantId};
 
 use crate::model::actor::Actor;
+use crate::model::broker_record::BrokerRole;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::revocation::Exclusion;
 use crate::state::State;
@@ -103,7 +104,8 @@ impl State {
         self.clusters.get(cluster).is_some_and(|record| generation < record.void_before)
     }
 
-    /// Refuses an actor whose certificate, of this generation, is void, or whose institution is suspended.
+    /// Refuses an actor whose certificate, of this generation, is void, or whose institution is suspended; also a broker
+    /// that is not in the group.
     ///
     /// # Errors
     /// [`Code::Revoked`].
@@ -111,9 +113,23 @@ impl State {
         match (actor, actor.user_name()) {
             (Actor::Cluster(cluster), _) => self.check_cluster_certificate(cluster, generation),
             (Actor::User(id), Some(name)) => self.check_user_certificate(name, id, generation),
-            // Brokers call by the group's intermediate.
-            (Actor::User(_), None) | (Actor::Leader(_), _) => Ok(()),
+            (Actor::User(id), None) => self.check_broker(id),
+            (Actor::Leader(_), _) => Ok(()),
         }
+    }
+
+    /// Refuses a broker, by SPIFFE id, that is not in the group: it was removed, or nobody let it join.
+    fn check_broker(&self, id: &str) -> Result<(), Refusal> {
+        let number = id.rsplit_once("/broker/").and_then(|(_, number)| number.parse().ok());
+        let record = number.and_then(|number: u64| self.brokers.get(&number));
+        if record.is_some_and(|record| record.role != BrokerRole::Removed) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            Code::Revoked,
+            format!("{id} is no broker of the group"),
+            "call with the certificate of a user, or of a broker that `comity raft status` shows",
+        ))
     }
 
     /// Refuses a cluster's certificate if it is void, or if the institution is suspended.

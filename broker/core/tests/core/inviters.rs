@@ -51,6 +51,24 @@ fn denied(reply: Reply) -> Refusal {
 }
 
 #[test]
+fn a_broker_that_is_not_in_the_group_changes_no_policy() {
+    let mut federation = with_operator();
+    let take_over = || policy(&[ADMIN, "spiffe://test.example/user/eve"], &[OPERATOR]);
+    let refused = |federation: &mut Federation, broker: &str| {
+        let refusal = apply_as(federation, broker, take_over()).unwrap_err();
+        assert_eq!(refusal.code, Code::Revoked, "{refusal}");
+        assert!(refusal.reason.contains(broker), "{refusal}");
+    };
+    // Whoever has an intermediate's key makes such a certificate.
+    refused(&mut federation, "spiffe://test.example/broker/9");
+    federation.ok(assign(2, BrokerRole::Voter));
+    let second = "spiffe://test.example/broker/2";
+    apply_as(&mut federation, second, policy(&[ADMIN], &[OPERATOR])).unwrap();
+    federation.ok(assign(2, BrokerRole::Removed));
+    refused(&mut federation, second);
+}
+
+#[test]
 fn a_maintainer_may_not_invite_brokers_and_a_broker_operator_no_users() {
     let mut federation = with_operator();
     let refusal = denied(apply_as(&mut federation, ADMIN, invite_broker(None, "a")));

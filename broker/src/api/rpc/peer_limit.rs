@@ -74,14 +74,14 @@ impl PeerShares {
     pub async fn hold_answer(&self, peer: Option<&PeerInfo>) {
         let calling = Calling::of(peer);
         match take(&self.under_way, &calling) {
-            Ok(_slots) => self.hold_refusal(calling).await,
+            Ok(_slots) => self.hold_refusal(calling, Duration::ZERO).await,
             Err(_) => self.clock.sleep(REFUSAL_HELD_FOR).await,
         }
     }
 
-    /// Charges a caller for a refusal, and waits until the caller has time for it.
-    async fn hold_refusal(&self, calling: Calling) {
-        let wait = self.pace.charge(calling, REFUSAL_USE);
+    /// Charges a caller for a refusal and for what was not charged as it ran, and waits until the caller has time for it.
+    async fn hold_refusal(&self, calling: Calling, unpaid: Duration) {
+        let wait = self.pace.charge(calling, REFUSAL_USE + unpaid);
         if !wait.is_zero() {
             self.clock.sleep(wait).await;
         }
@@ -181,13 +181,18 @@ where
         let paced = is_read(request.uri().path()) || !matches!(calling, Calling::Identity(_));
         let call = self.inner.call(request);
         Box::pin(async move {
-            let response = if paced { shares.pace.run(calling.clone(), call).await? } else { call.await? };
+            let (response, unpaid) = if paced {
+                (shares.pace.run(calling.clone(), call).await, Duration::ZERO)
+            } else {
+                shares.pace.run_now(call).await
+            };
+            let response = response?;
             let code = refused_with(&response);
             if code == Some(Code::ResourceExhausted) {
                 shares.clock.sleep(REFUSAL_HELD_FOR).await;
             }
             if code.is_some_and(is_of_caller) {
-                shares.hold_refusal(calling).await;
+                shares.hold_refusal(calling, unpaid).await;
             }
             Ok(if ends_early { response } else { response.map(|body| held_body::hold(body, slots)) })
         })
@@ -355,6 +360,25 @@ mod tests {
             held.retain_mut(|refusal| refusal.now_or_never().is_none());
             assert!(held.is_empty(), "{id:?} {code:?}: {} are held back", held.len());
         }
+    }
+
+    #[tokio::test]
+    async fn a_refused_command_is_charged_for_what_it_took() {
+        let clock = ManualClock::at_unix_ms(0);
+        let layer = layer(&clock);
+        let call = |code: Code| {
+            let clock = clock.clone();
+            let answer = move |_: Request<()>| async move {
+                clock.advance(SAVED_USE / 10);
+                Ok::<Response<Body>, Infallible>(Status::new(code, "done").into_http())
+            };
+            let call = layer.layer(tower::service_fn(answer)).oneshot(from_alice("/comity.v1.RequestService/X"));
+            call.now_or_never().is_some()
+        };
+        assert!((0..100).all(|_| call(Code::Ok)));
+        // Each takes a tenth of what is saved, and earns a quarter of that meanwhile.
+        let at_once = (0..100).take_while(|_| call(Code::InvalidArgument)).count();
+        assert!((9..15).contains(&at_once), "{at_once} refusals at once");
     }
 
     #[tokio::test]

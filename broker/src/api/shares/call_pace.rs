@@ -66,13 +66,24 @@ impl<K: Ord + Clone> CallPace<K> {
         if !wait.is_zero() {
             self.clock.sleep(wait).await;
         }
-        let mut read = pin!(read);
+        self.measure(read, &mut charge.busy).await
+    }
+
+    /// Runs a call that does not wait for its caller's time; returns the processor time that it took.
+    pub async fn run_now<F: Future>(&self, call: F) -> (F::Output, Duration) {
+        let mut busy = None;
+        let done = self.measure(call, &mut busy).await;
+        (done, busy.unwrap_or_default())
+    }
+
+    async fn measure<F: Future>(&self, call: F, busy: &mut Option<Duration>) -> F::Output {
+        let mut call = pin!(call);
         poll_fn(|context| {
             // One poll is on one thread.
             let began = (self.thread_time)(&*self.clock);
-            let polled = read.as_mut().poll(context);
+            let polled = call.as_mut().poll(context);
             let took = (self.thread_time)(&*self.clock).saturating_sub(began);
-            charge.busy = Some(charge.busy.unwrap_or_default() + took);
+            *busy = Some(busy.unwrap_or_default() + took);
             polled
         })
         .await
