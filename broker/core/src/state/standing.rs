@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, InstitutionId, TenantId};
+use comity_types::{ClusterId, InstitutionId, Side, TenantId};
 
 use crate::model::actor::Actor;
+use crate::model::lease::Lease;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::revocation::Exclusion;
+use crate::model::revocation::{Exclusion, LeaseTreatment};
 use crate::state::State;
 
 impl State {
@@ -80,13 +81,43 @@ impl State {
     /// # Errors
     /// [`Code::Revoked`].
     pub fn check_institution(&self, name: &str) -> Result<(), Refusal> {
-        let suspended = InstitutionId::parse(name, "institution").ok().and_then(|id| self.suspensions.get(&id));
-        let Some(Exclusion { by, .. }) = suspended else { return Ok(()) };
+        let Some(Exclusion { by, .. }) = self.suspension_of(name) else { return Ok(()) };
         Err(Refusal::new(
             Code::Revoked,
             format!("institution {name} was suspended by {by}"),
             format!("a maintainer lifts that with `comity institution resume {name}`"),
         ))
+    }
+
+    fn suspension_of(&self, institution: &str) -> Option<&Exclusion> {
+        InstitutionId::parse(institution, "institution").ok().and_then(|id| self.suspensions.get(&id))
+    }
+
+    /// The tightest treatment of the leases of a cluster that is evicted or suspended; `None` if it takes part.
+    pub(crate) fn treatment_of_cluster(&self, cluster: &ClusterId) -> Option<LeaseTreatment> {
+        let evicted = self.clusters.get(cluster).and_then(|record| record.evicted.as_ref());
+        let suspended = self.institutions_of_cluster(cluster).filter_map(|name| self.suspension_of(name));
+        suspended.chain(evicted).map(|exclusion| exclusion.leases).max()
+    }
+
+    /// The tightest treatment of a lease because its origin, or the institution of its tenant, is evicted or suspended.
+    pub(crate) fn treatment_of_borrower(&self, lease: &Lease) -> Option<LeaseTreatment> {
+        let bundle = self.policy.as_ref().map(|record| &record.bundle);
+        let tenant = bundle.and_then(|bundle| bundle.tenants.get(lease.tenant.as_str()));
+        // Moving the tenant to another institution does not lift a suspension.
+        let institutions = tenant.map(|tenant| tenant.spec.institution.as_str()).into_iter();
+        let institutions = institutions.chain([lease.institution.as_str()]);
+        let suspended = institutions.filter_map(|name| self.suspension_of(name)).map(|exclusion| exclusion.leases);
+        suspended.chain(self.treatment_of_cluster(&lease.origin)).max()
+    }
+
+    /// The side for which a lease is drained or stopped: the origin, if both are.
+    pub(crate) fn drained_side(&self, lease: &Lease) -> Option<Side> {
+        let drains = |treatment: Option<LeaseTreatment>| treatment >= Some(LeaseTreatment::Drain);
+        if drains(self.treatment_of_borrower(lease)) {
+            return Some(Side::Origin);
+        }
+        drains(self.treatment_of_cluster(&lease.placement.donor)).then_some(Side::Donor)
     }
 
     /// Whether an actor's certificate, of this generation, is void for good.

@@ -35,32 +35,71 @@ impl Transition<'_> {
     /// Lets a lease finish, drains or stops it, because one side takes no further part. A lease that is not in force yet
     /// never will be, so it stops.
     pub(crate) fn treat_lease(&mut self, id: LeaseId, treatment: LeaseTreatment) {
-        let Some(lease) = self.state().leases.get(&id) else { return };
-        let side = if is_origin_revoked(self.state(), lease) { Side::Origin } else { Side::Donor };
-        let reason = ReclaimReason::Revoked { side };
+        let state = self.state();
+        let Some(lease) = state.leases.get(&id) else { return };
+        let side = if state.treatment_of_borrower(lease) >= Some(treatment) { Side::Origin } else { Side::Donor };
+        let reason = self.revoked(lease, side);
         match (lease.state, treatment) {
             (LeaseState::Ended, _) => {}
             (LeaseState::Ending, _) => {
                 self.clean_for_evicted(id);
                 self.end_if_both_clean(id);
             }
-            (LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming, LeaseTreatment::Finish)
-            | (LeaseState::Reclaiming, LeaseTreatment::Drain) => refresh_suspicion(self, id),
+            (LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming, LeaseTreatment::Finish) => {
+                refresh_suspicion(self, id);
+            }
             (LeaseState::Active | LeaseState::Suspect, LeaseTreatment::Drain) => {
-                let grace = notice(self.state(), lease, &reason);
-                let (since, request) = (self.now(), lease.request);
+                let request = lease.request;
                 // The request was served, so its count of attempts starts again.
                 self.change_request(request, |request| request.attempts = 0);
-                self.change_lease(id, |lease| {
-                    lease.state = LeaseState::Reclaiming;
-                    lease.message = format!("reclaimed: {reason}");
-                    lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
-                });
+                self.drain_lease(id, reason);
+            }
+            (LeaseState::Reclaiming, LeaseTreatment::Drain) => {
+                let reclaim = lease.reclaim.as_ref();
+                // The lease of a revoked user ends in any case.
+                if reclaim.is_none_or(|it| !matches!(it.reason, ReclaimReason::UserRevoked { .. })) {
+                    self.drain_lease(id, reason);
+                }
             }
             (LeaseState::Placed | LeaseState::Connecting, _) | (_, LeaseTreatment::Stop) => {
                 self.end_lease(id, reason.ends_at_once(), &reason.to_string());
             }
         }
+    }
+
+    /// The reason why a lease is drained or stopped because of one side. The request for which it was being reclaimed
+    /// still gets the capacity, unless the donor takes no part.
+    fn revoked(&self, lease: &Lease, side: Side) -> ReclaimReason {
+        let by = lease.reclaim.as_ref().and_then(|reclaim| reclaim.reason.for_request());
+        ReclaimReason::Revoked { side, by: by.filter(|_| self.state().check_part(&lease.placement.donor).is_ok()) }
+    }
+
+    /// Reclaims a lease in force with the donor's notice. If it is being reclaimed already, only the reason changes, unless
+    /// the notice of this reason ends earlier.
+    pub(super) fn drain_lease(&mut self, id: LeaseId, reason: ReclaimReason) {
+        let Some(lease) = self.state().leases.get(&id) else { return };
+        let (grace, since) = (notice(self.state(), lease, &reason), self.now());
+        let drained = Reclaim { reason, since, grace, deadline: since.after(grace) };
+        self.change_lease(id, |lease| {
+            lease.state = LeaseState::Reclaiming;
+            lease.message = format!("reclaimed: {}", drained.reason);
+            match &mut lease.reclaim {
+                Some(begun) if begun.deadline <= drained.deadline => begun.reason = drained.reason,
+                reclaim => *reclaim = Some(drained),
+            }
+        });
+    }
+
+    /// Names the side for which leases are drained, after the other one takes part again.
+    pub(crate) fn refresh_drained_sides(&mut self) {
+        let state = self.state();
+        let stale = state.reclaiming().filter_map(|(id, lease)| {
+            let ReclaimReason::Revoked { side: named, .. } = lease.reclaim.as_ref()?.reason else { return None };
+            let side = state.drained_side(lease).filter(|side| *side != named)?;
+            Some((id, self.revoked(lease, side)))
+        });
+        let stale: Vec<(LeaseId, ReclaimReason)> = stale.collect();
+        stale.into_iter().for_each(|(id, reason)| self.drain_lease(id, reason));
     }
 
     /// Cancels the waiting requests of an origin.
@@ -119,8 +158,4 @@ impl Transition<'_> {
 
 fn is_evicted(state: &State, cluster: &ClusterId) -> bool {
     state.clusters.get(cluster).is_some_and(|cluster| cluster.evicted.is_some())
-}
-
-fn is_origin_revoked(state: &State, lease: &Lease) -> bool {
-    state.check_borrower(&lease.origin, &lease.tenant).is_err()
 }

@@ -3,10 +3,9 @@
 use comity_types::{LeaseId, LeaseState, RequestId};
 
 use crate::model::lease::Lease;
-use crate::model::reclaim::{Reclaim, ReclaimReason};
+use crate::model::reclaim::ReclaimReason;
 use crate::model::revocation::{LeaseTreatment, RevocationEffects};
 use crate::state::State;
-use crate::state::notice::notice;
 use crate::state::transition::Transition;
 
 /// Whether the user with the SPIFFE id `user` submitted the request of a lease.
@@ -55,19 +54,9 @@ impl Transition<'_> {
         match (lease.state, treatment) {
             (LeaseState::Ending | LeaseState::Ended, _) => {}
             _ if joins(lease) && treatment == LeaseTreatment::Drain => {}
-            (LeaseState::Active | LeaseState::Suspect, LeaseTreatment::Drain) => {
-                let (grace, since) = (notice(self.state(), lease, &reason), self.now());
-                self.change_lease(id, |lease| {
-                    lease.state = LeaseState::Reclaiming;
-                    lease.message = format!("reclaimed: {reason}");
-                    lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
-                });
+            (LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming, LeaseTreatment::Drain) => {
+                self.drain_lease(id, reason);
             }
-            (LeaseState::Reclaiming, LeaseTreatment::Drain) => self.change_lease(id, |lease| {
-                // The notice that has begun goes on, but the request no longer moves.
-                lease.message = format!("reclaimed: {reason}");
-                lease.reclaim.iter_mut().for_each(|reclaim| reclaim.reason = reason.clone());
-            }),
             _ => self.end_lease(id, reason.ends_at_once(), &reason.to_string()),
         }
     }
