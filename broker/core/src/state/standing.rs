@@ -71,9 +71,7 @@ impl State {
     /// [`Code::Revoked`].
     pub fn check_borrower(&self, origin: &ClusterId, tenant: &TenantId) -> Result<(), Refusal> {
         self.check_part(origin)?;
-        let bundle = self.policy.as_ref().map(|record| &record.bundle);
-        let tenant = bundle.and_then(|bundle| bundle.tenants.get(tenant.as_str()));
-        tenant.map_or(Ok(()), |tenant| self.check_institution(&tenant.spec.institution))
+        self.institution_of_tenant(tenant).map_or(Ok(()), |institution| self.check_institution(institution))
     }
 
     /// Refuses a suspended institution.
@@ -102,13 +100,20 @@ impl State {
 
     /// The tightest treatment of a lease because its origin, or the institution of its tenant, is evicted or suspended.
     pub(crate) fn treatment_of_borrower(&self, lease: &Lease) -> Option<LeaseTreatment> {
-        let bundle = self.policy.as_ref().map(|record| &record.bundle);
-        let tenant = bundle.and_then(|bundle| bundle.tenants.get(lease.tenant.as_str()));
-        // Moving the tenant to another institution does not lift a suspension.
-        let institutions = tenant.map(|tenant| tenant.spec.institution.as_str()).into_iter();
-        let institutions = institutions.chain([lease.institution.as_str()]);
-        let suspended = institutions.filter_map(|name| self.suspension_of(name)).map(|exclusion| exclusion.leases);
-        suspended.chain(self.treatment_of_cluster(&lease.origin)).max()
+        let suspended = self.institutions_of_borrower(lease).filter_map(|name| self.suspension_of(name));
+        suspended.map(|exclusion| exclusion.leases).chain(self.treatment_of_cluster(&lease.origin)).max()
+    }
+
+    /// The institution to which the tenant of a lease belonged at the grant, and its institution by the policy in force:
+    /// moving a tenant to another institution does not lift a suspension.
+    pub(crate) fn institutions_of_borrower<'s>(&'s self, lease: &'s Lease) -> impl Iterator<Item = &'s str> {
+        [lease.institution.as_str()].into_iter().chain(self.institution_of_tenant(&lease.tenant))
+    }
+
+    /// The institution of a tenant by the policy in force.
+    pub(crate) fn institution_of_tenant(&self, tenant: &TenantId) -> Option<&str> {
+        let tenant = self.policy.as_ref()?.bundle.tenants.get(tenant.as_str())?;
+        Some(tenant.spec.institution.as_str())
     }
 
     /// The side for which a lease is drained or stopped: the origin, if both are.
