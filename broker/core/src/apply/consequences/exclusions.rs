@@ -156,6 +156,6 @@ impl Transition<'_> {
     }
 }
 
-fn is_evicted(state: &State, cluster: &ClusterId) -> bool {
+pub(super) fn is_evicted(state: &State, cluster: &ClusterId) -> bool {
     state.clusters.get(cluster).is_some_and(|cluster| cluster.evicted.is_some())
 }
