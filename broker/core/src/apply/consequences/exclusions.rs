@@ -32,6 +32,19 @@ impl Transition<'_> {
         peerings.into_iter().for_each(|id| self.close_if_revoked(id));
     }
 
+    /// Ends the leases and peerings of a cluster at once. `why` says what the cluster did.
+    pub(crate) fn end_part(&mut self, cluster: &ClusterId, why: &str) {
+        let sides = self.state().leases_of(cluster).filter_map(|(id, lease)| Some((id, lease.side_of(cluster)?)));
+        let sides: Vec<(LeaseId, Side)> = sides.collect();
+        for (id, side) in sides {
+            let reason = ReclaimReason::Revoked { side, by: None };
+            self.end_lease(id, reason.ends_at_once(), &format!("its {side} {why}"));
+        }
+        let peerings = self.state().peerings_of(cluster).filter(|(_, peering)| peering.state != PeeringState::Draining);
+        let peerings: Vec<PeeringId> = peerings.map(|(id, _)| id).collect();
+        peerings.into_iter().for_each(|id| self.drain_peering(id, &format!("one side {why}")));
+    }
+
     /// Lets a lease finish, drains or stops it, because one side takes no further part. A lease that is not in force yet
     /// never will be, so it stops.
     pub(crate) fn treat_lease(&mut self, id: LeaseId, treatment: LeaseTreatment) {
