@@ -1,5 +1,7 @@
 //! What follows when a cluster takes no further part: its leases and peerings end without its word.
 
+use std::collections::BTreeMap;
+
 use comity_types::{ClusterId, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
@@ -13,6 +15,25 @@ use crate::state::transition::Transition;
 /// Waiting requests of an origin.
 pub(crate) fn waiting_at(state: &State, origin: &ClusterId) -> Vec<RequestId> {
     state.queued().filter(|(_, request)| request.spec.origin == *origin).map(|(id, _)| id).collect()
+}
+
+/// How clusters and leases are treated because an institution is suspended.
+#[derive(Default)]
+pub(crate) struct Treatments {
+    clusters: BTreeMap<ClusterId, LeaseTreatment>,
+    leases: BTreeMap<LeaseId, LeaseTreatment>,
+}
+
+impl State {
+    /// What the suspensions in force treat under the policy in force: clusters, and leases because of their borrowers.
+    pub(crate) fn treatments(&self) -> Treatments {
+        if self.suspensions.is_empty() {
+            return Treatments::default();
+        }
+        let clusters = self.clusters.keys().filter_map(|id| Some((id.clone(), self.treatment_of_cluster(id)?)));
+        let leases = self.live_leases().filter_map(|(id, lease)| Some((id, self.treatment_of_borrower(lease)?)));
+        Treatments { clusters: clusters.collect(), leases: leases.collect() }
+    }
 }
 
 impl Transition<'_> {
@@ -101,6 +122,23 @@ impl Transition<'_> {
                 reclaim => *reclaim = Some(drained),
             }
         });
+    }
+
+    /// Treats the clusters and leases that a policy moves into a suspended institution. `before` is how they were treated
+    /// under the policy before.
+    pub(crate) fn treat_moved(&mut self, before: &Treatments) {
+        let Treatments { clusters, leases } = self.state().treatments();
+        for (cluster, treatment) in clusters {
+            if before.clusters.get(&cluster).is_none_or(|earlier| *earlier < treatment) {
+                self.withdraw_cluster(&cluster, treatment);
+            }
+        }
+        for (lease, treatment) in leases {
+            if before.leases.get(&lease).is_none_or(|earlier| *earlier < treatment) {
+                self.treat_lease(lease, treatment);
+            }
+        }
+        self.refresh_drained_sides();
     }
 
     /// Names the side for which leases are drained, after the other one takes part again.
