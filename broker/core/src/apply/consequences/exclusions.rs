@@ -108,8 +108,8 @@ impl Transition<'_> {
         ReclaimReason::Revoked { side, by: by.filter(|_| self.state().check_part(&lease.placement.donor).is_ok()) }
     }
 
-    /// Reclaims a lease in force with the donor's notice. If it is being reclaimed already, only the reason changes, unless
-    /// the notice of this reason ends earlier.
+    /// Reclaims a lease in force with the donor's notice. If it is being reclaimed already, only the reason changes,
+    /// unless the notice of this reason ends earlier.
     pub(super) fn drain_lease(&mut self, id: LeaseId, reason: ReclaimReason) {
         let Some(lease) = self.state().leases.get(&id) else { return };
         let (grace, since) = (notice(self.state(), lease, &reason), self.now());
@@ -124,8 +124,8 @@ impl Transition<'_> {
         });
     }
 
-    /// Treats the clusters and leases that a policy moves into a suspended institution. `before` is how they were treated
-    /// under the policy before.
+    /// Treats the clusters and leases that a policy moves into a suspended institution. `before` is how they were
+    /// treated under the policy before.
     pub(crate) fn treat_moved(&mut self, before: &Treatments) {
         let Treatments { clusters, leases } = self.state().treatments();
         for (cluster, treatment) in clusters {

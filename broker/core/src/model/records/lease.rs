@@ -148,8 +148,8 @@ impl Lease {
         }
     }
 
-    /// Whether its request ends with it, whatever ends it: the user who submitted the request was revoked, or the lease is
-    /// drained because of its origin.
+    /// Whether its request ends with it, whatever ends it: the user who submitted the request was revoked, or the lease
+    /// is drained because of its origin.
     #[must_use]
     pub fn ends_its_request(&self) -> bool {
         self.reclaim.as_ref().is_some_and(|reclaim| {

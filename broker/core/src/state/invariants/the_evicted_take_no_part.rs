@@ -5,7 +5,7 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const THE_EVICTED_TAKE_NO_PART: Invariant = Invariant {
-    sentence: "an evicted cluster offers nothing, has no waiting request, has no peering but for leases that finish, and \
+    sentence: "an evicted cluster offers nothing, requests nothing, has no peering but for leases that finish, and \
                nothing waits for it",
     check,
 };

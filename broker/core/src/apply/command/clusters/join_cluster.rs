@@ -14,8 +14,8 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;
 use crate::state::transition::Transition;
 
-/// Consumes a join token and makes its cluster a member. If it was one, its certificates until now are void. An agent with
-/// another identity key is another agent: the leases and peerings of the one before end at once.
+/// Consumes a join token and makes its cluster a member. If it was one, its certificates until now are void. An agent
+/// with another identity key is another agent: the leases and peerings of the one before end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinCluster {
     /// The joining cluster.

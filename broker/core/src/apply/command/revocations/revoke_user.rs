@@ -90,7 +90,7 @@ impl RevokeUser {
             (Some(record), Actor::User(caller)) => Some(record.bundle.roles_of(caller)),
             _ => None,
         };
-        let operated = roles.filter(|roles| !roles.federation_admin).map(|roles| roles.institutions_operated.clone());
+        let operated = roles.filter(|roles| !roles.federation_admin).map(|roles| roles.institutions_operated);
         OwnRequests { user, operated }
     }
 
