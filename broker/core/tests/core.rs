@@ -15,6 +15,8 @@ mod choices;
 mod copies;
 #[path = "core/determinism.rs"]
 mod determinism;
+#[path = "core/drains.rs"]
+mod drains;
 #[path = "core/failures.rs"]
 mod failures;
 #[path = "core/federation.rs"]
@@ -43,6 +45,8 @@ mod late_commands;
 mod mig;
 #[path = "core/migration.rs"]
 mod migration;
+#[path = "core/moved_members.rs"]
+mod moved_members;
 #[path = "core/near.rs"]
 mod near;
 #[path = "core/origin_refusals.rs"]
@@ -65,6 +69,8 @@ mod reclaims;
 mod refusals;
 #[path = "core/repeated_revocations.rs"]
 mod repeated_revocations;
+#[path = "core/replaced_agents.rs"]
+mod replaced_agents;
 #[path = "core/revisions.rs"]
 mod revisions;
 #[path = "core/revocations.rs"]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use comity_policy::{BorrowFacts, Bundle, InUse, compile_selector};
-use comity_types::{ClassName, ClusterId, LeaseId, RequestId, TenantId};
+use comity_types::{ClassName, ClusterId, LeaseId, LeaseState, RequestId, Side, TenantId};
 
 use crate::apply::command::{ApplyPolicy, Command};
 use crate::apply::entry::{LOG_FORMAT, LogEnvelope};
@@ -31,7 +31,7 @@ const MAX_REQUESTS_EXAMINED: usize = 5_000;
 pub struct PolicyEffects {
     /// Whether the bundle differs from the one in force.
     pub changed: bool,
-    /// Leases that would be reclaimed.
+    /// Leases that would be reclaimed, or would end.
     pub leases: Effects<LeaseEffect>,
     /// Waiting requests that policy alone would keep from every donor, or would no longer keep.
     pub requests: Effects<RequestEffect>,
@@ -69,7 +69,7 @@ impl<T> FromIterator<T> for Effects<T> {
     }
 }
 
-/// A lease that would be reclaimed.
+/// A lease that would be reclaimed, or would end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseEffect {
     /// The lease.
@@ -144,7 +144,7 @@ pub fn policy_effects(
     });
     Ok(Ok(PolicyEffects {
         changed,
-        leases: before.clusters.keys().flat_map(|donor| reclaimed(before, &after, donor, now)).collect(),
+        leases: before.clusters.keys().flat_map(|donor| ended(before, &after, donor, now)).collect(),
         requests: before
             .queued()
             .take(MAX_REQUESTS_EXAMINED)
@@ -155,22 +155,25 @@ pub fn policy_effects(
     }))
 }
 
-/// The leases at `donor` that would be reclaimed after the change, and not without it.
-fn reclaimed(before: &State, after: &State, donor: &ClusterId, now: Timestamp) -> Vec<LeaseEffect> {
+/// The leases at `donor` that the change would end or have reclaimed.
+fn ended(before: &State, after: &State, donor: &ClusterId, now: Timestamp) -> Vec<LeaseEffect> {
     let anyway: BTreeSet<LeaseId> = reclaims_at(before, donor, now).into_iter().map(|reclaim| reclaim.lease).collect();
     let new = reclaims_at(after, donor, now).into_iter().filter(|reclaim| !anyway.contains(&reclaim.lease));
-    let effect = new.filter_map(|reclaim| {
-        let lease = after.leases.get(&reclaim.lease)?;
-        Some(LeaseEffect {
-            lease: reclaim.lease,
-            tenant: lease.tenant.clone(),
-            donor: donor.clone(),
-            gpu_milli: lease.placement.milli(),
-            code: match reclaim.reason {
-                ReclaimReason::PolicyChanged { code } => code,
-                other => other.as_str().to_owned(),
-            },
-        })
+    let new = new.map(|reclaim| match reclaim.reason {
+        ReclaimReason::PolicyChanged { code } => (reclaim.lease, code),
+        other => (reclaim.lease, other.as_str().to_owned()),
+    });
+    // Those that the change moves into a suspended institution.
+    let treated = before.leases_of(donor).filter(|(id, lease)| {
+        let becomes = after.leases.get(id).map(|lease| lease.state);
+        becomes != Some(lease.state) && matches!(becomes, Some(LeaseState::Reclaiming | LeaseState::Ending))
+    });
+    let revoked = ReclaimReason::Revoked { side: Side::Donor, by: None };
+    let treated = treated.map(|(id, _)| (id, revoked.as_str().to_owned()));
+    let effect = treated.chain(new).filter_map(|(id, code)| {
+        let lease = after.leases.get(&id).filter(|lease| lease.placement.donor == *donor)?;
+        let (tenant, gpu_milli) = (lease.tenant.clone(), lease.placement.milli());
+        Some(LeaseEffect { lease: id, tenant, donor: donor.clone(), gpu_milli, code })
     });
     effect.collect()
 }

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, InstitutionId, TenantId};
+use comity_types::{ClusterId, InstitutionId, Side, TenantId};
 
 use crate::model::actor::Actor;
 use crate::model::broker_record::BrokerRole;
+use crate::model::lease::Lease;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::revocation::Exclusion;
+use crate::model::revocation::{Exclusion, LeaseTreatment};
 use crate::state::State;
 
 impl State {
@@ -71,9 +72,7 @@ impl State {
     /// [`Code::Revoked`].
     pub fn check_borrower(&self, origin: &ClusterId, tenant: &TenantId) -> Result<(), Refusal> {
         self.check_part(origin)?;
-        let bundle = self.policy.as_ref().map(|record| &record.bundle);
-        let tenant = bundle.and_then(|bundle| bundle.tenants.get(tenant.as_str()));
-        tenant.map_or(Ok(()), |tenant| self.check_institution(&tenant.spec.institution))
+        self.institution_of_tenant(tenant).map_or(Ok(()), |institution| self.check_institution(institution))
     }
 
     /// Refuses a suspended institution.
@@ -81,13 +80,50 @@ impl State {
     /// # Errors
     /// [`Code::Revoked`].
     pub fn check_institution(&self, name: &str) -> Result<(), Refusal> {
-        let suspended = InstitutionId::parse(name, "institution").ok().and_then(|id| self.suspensions.get(&id));
-        let Some(Exclusion { by, .. }) = suspended else { return Ok(()) };
+        let Some(Exclusion { by, .. }) = self.suspension_of(name) else { return Ok(()) };
         Err(Refusal::new(
             Code::Revoked,
             format!("institution {name} was suspended by {by}"),
             format!("a maintainer lifts that with `comity institution resume {name}`"),
         ))
+    }
+
+    fn suspension_of(&self, institution: &str) -> Option<&Exclusion> {
+        InstitutionId::parse(institution, "institution").ok().and_then(|id| self.suspensions.get(&id))
+    }
+
+    /// The tightest treatment of the leases of a cluster that is evicted or suspended; `None` if it takes part.
+    pub(crate) fn treatment_of_cluster(&self, cluster: &ClusterId) -> Option<LeaseTreatment> {
+        let evicted = self.clusters.get(cluster).and_then(|record| record.evicted.as_ref());
+        let suspended = self.institutions_of_cluster(cluster).filter_map(|name| self.suspension_of(name));
+        suspended.chain(evicted).map(|exclusion| exclusion.leases).max()
+    }
+
+    /// The tightest treatment of a lease because its origin, or the institution of its tenant, is evicted or suspended.
+    pub(crate) fn treatment_of_borrower(&self, lease: &Lease) -> Option<LeaseTreatment> {
+        let suspended = self.institutions_of_borrower(lease).filter_map(|name| self.suspension_of(name));
+        suspended.map(|exclusion| exclusion.leases).chain(self.treatment_of_cluster(&lease.origin)).max()
+    }
+
+    /// The institution to which the tenant of a lease belonged at the grant, and its institution by the policy in force:
+    /// moving a tenant to another institution does not lift a suspension.
+    pub(crate) fn institutions_of_borrower<'s>(&'s self, lease: &'s Lease) -> impl Iterator<Item = &'s str> {
+        [lease.institution.as_str()].into_iter().chain(self.institution_of_tenant(&lease.tenant))
+    }
+
+    /// The institution of a tenant by the policy in force.
+    pub(crate) fn institution_of_tenant(&self, tenant: &TenantId) -> Option<&str> {
+        let tenant = self.policy.as_ref()?.bundle.tenants.get(tenant.as_str())?;
+        Some(tenant.spec.institution.as_str())
+    }
+
+    /// The side for which a lease is drained or stopped: the origin, if both are.
+    pub(crate) fn drained_side(&self, lease: &Lease) -> Option<Side> {
+        let drains = |treatment: Option<LeaseTreatment>| treatment >= Some(LeaseTreatment::Drain);
+        if drains(self.treatment_of_borrower(lease)) {
+            return Some(Side::Origin);
+        }
+        drains(self.treatment_of_cluster(&lease.placement.donor)).then_some(Side::Donor)
     }
 
     /// Whether an actor's certificate, of this generation, is void for good.

@@ -112,7 +112,7 @@ fn story() -> Vec<LogEnvelope> {
         Event::RevokeUser { leases: 0 },
         Event::Evict { which: 2, leases: 2 },
         Event::Invite(2),
-        Event::Join(2),
+        Event::Join { which: 2, another_key: false },
         Event::Offer { which: 1, gpus: 4, shared: false, virtual_node: true },
     ];
     let mut federation = happen(&events.map(|event| (event, 1_500)));

@@ -17,6 +17,7 @@ use comity_types::{EndReason, LeaseId, LeaseState, NodeId, PriorityName, Request
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};
+use super::revocations::evict;
 use super::user_requests::revoke_alice;
 
 const HOUR: u64 = 3_600_000;
@@ -195,6 +196,25 @@ fn a_lease_that_moves_ends_instead_once_its_user_is_drained() {
     federation.stop(lease);
     federation.place();
     assert_eq!(federation.state.requests[&request].state, RequestState::Placed);
+}
+
+#[test]
+fn a_lease_that_moves_ends_once_its_donor_is_drained() {
+    let (mut federation, running) = with_leases(2, &[movable(2), movable(2), movable(2), movable(2)]);
+    federation.give_back(running[1]);
+    federation.give_back(running[2]);
+    let request = federation.waits_long(on_one_node(4));
+    let reclaims = federation.migrations();
+    let lease = reclaims[0].lease;
+    federation.reclaim(reclaims);
+    let next = federation.place()[0];
+    federation.ok(evict("north", LeaseTreatment::Drain));
+    assert_eq!(federation.state.leases[&next].state, LeaseState::Ending, "it was at the same donor");
+    federation.ok(Command::CancelRequest(comity_core::command::CancelRequest { request }));
+    assert_eq!(spared(&federation.state), []);
+    let deadline = federation.state.leases[&lease].reclaim.clone().unwrap().deadline.0;
+    federation.expire_at(deadline);
+    assert_eq!(federation.state.leases[&lease].end_reason, Some(EndReason::DonorRevoked));
 }
 
 #[test]

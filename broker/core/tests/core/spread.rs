@@ -9,11 +9,13 @@ use comity_core::inventory::Sharing;
 use comity_core::limits::{MAX_LEASES_PER_COMMAND, MAX_PARTS, MAX_PLACEMENTS_PER_COMMAND};
 use comity_core::proposal::{PlacementKind, ProposedPlacement};
 use comity_core::refusal::Code;
+use comity_core::revocation::LeaseTreatment;
 use comity_core::{Command, Millis, ReplyBody, scheduler};
 use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 use proptest::prelude::*;
 
 use super::federation::{Federation, RIVALS, cluster, device, offer, spec};
+use super::revocations::evict;
 
 /// Members of `count` GPUs each, on several donors if needed.
 pub(super) fn gang(count: u32, min: u32, desired: u32) -> RequestSpec {
@@ -186,6 +188,23 @@ fn missing_members_join_a_running_gang_and_end_with_it() {
     assert_eq!(federation.state.requests[&spread].state, RequestState::Queued);
     federation.ok(Command::CancelRequest(CancelRequest { request: home }));
     assert_eq!(federation.state.leases[&first].end_reason, Some(EndReason::Cancelled));
+}
+
+#[test]
+fn a_part_that_finishes_keeps_its_gang_from_being_renewed() {
+    let mut federation = Federation::ready();
+    federation.nodes(2, &[("north", 3), ("south", 2)]);
+    let request = federation.submit(gang(4, 4, 6));
+    federation.place().into_iter().for_each(|part| federation.run(part));
+    let renew = |lease| Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false });
+    let parts = federation.leases_of(request);
+    assert_eq!(parts.len(), 2);
+    federation.ok(renew(parts[0]));
+    federation.ok(evict("south", LeaseTreatment::Finish));
+    for part in parts {
+        let refusal = federation.refused(renew(part));
+        assert_eq!((refusal.code, refusal.value.as_str()), (Code::Revoked, "south"), "{refusal}");
+    }
 }
 
 #[test]

@@ -1,17 +1,18 @@
 //! Requests and leases of a revoked user.
 
-use comity_core::command::{CheckpointLease, Expire, LeaseOutcome, RevokeUser};
-use comity_core::demand::Share;
+use comity_core::command::{ApplyPolicy, CheckpointLease, Expire, LeaseOutcome, RevokeUser};
+use comity_core::demand::{RequestSpec, Share};
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
 use comity_core::scheduler::Planner;
-use comity_core::{Command, ReplyBody, explain};
+use comity_core::{Actor, Command, ReplyBody, explain};
+use comity_policy::SourceFile;
 use comity_types::{EndReason, LeaseId, LeaseState, RequestState};
 
-use super::federation::{Federation, spec};
+use super::federation::{Federation, RIVALS, spec, terms};
 use super::reclaim::{MINUTE, at, urgent, yielding};
-use super::revocations::{effects, evict, lent};
+use super::revocations::{ADMIN, effects, evict, lent, reply_to};
 use super::spread::gang;
 
 /// Revokes alice and treats her leases.
@@ -174,4 +175,46 @@ fn requests_of_others_survive_the_revocation_of_a_user() {
     let command = RevokeUser { user: "bob".to_owned(), allow_unknown: true, leases: LeaseTreatment::Stop };
     federation.ok(Command::RevokeUser(command));
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Active);
+}
+
+#[test]
+fn an_operator_ends_leases_of_other_institutions() {
+    let bobs = "{id: \"spiffe://test.example/user/bob\", role: submitter}";
+    let policy = |rivals: String| {
+        let contact = "contact: \"ops@west.example\"";
+        let operated = format!("{contact}, operators: [\"spiffe://test.example/user/olga\"]");
+        let mut source = terms(contact, &operated);
+        source.files.push(SourceFile { path: "more.yaml".into(), text: rivals });
+        Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: None })
+    };
+    let both = RIVALS.replace(bobs, &format!("{bobs}, {}", bobs.replace("bob", "alice")));
+    let mut federation = Federation::with_rivals();
+    federation.ok(policy(both));
+    let rivals = |count| RequestSpec { priority: None, ..urgent(count) };
+    let (own, own_lease) = federation.running(spec(2, Share::Whole, "big"));
+    let (others, others_lease) = federation.running(rivals(2));
+    let waiting = [federation.submit(spec(64, Share::Whole, "big")), federation.submit(rivals(64))];
+    // alice leaves the rivals, so that all her roles are in the institution that olga operates.
+    federation.ok(policy(RIVALS.to_owned()));
+
+    let command = RevokeUser { user: "alice".to_owned(), allow_unknown: false, leases: LeaseTreatment::Stop };
+    let counted = |federation: &Federation, user: &str| {
+        let own = command.effects(&federation.state, &Actor::User(user.to_owned())).unwrap().own.unwrap();
+        (own.leases, own.requests)
+    };
+    let olga = "spiffe://test.example/user/olga";
+    assert_eq!((counted(&federation, olga), counted(&federation, ADMIN)), ((1, 1), (2, 2)));
+    let revoked = |federation: &mut Federation, user: &str| {
+        reply_to(federation, Actor::User(user.to_owned()), 0, Command::RevokeUser(command.clone())).unwrap();
+    };
+    let state = |federation: &Federation, id| federation.state.requests[&id].state;
+    revoked(&mut federation, olga);
+    assert_eq!(federation.state.leases[&own_lease].end_reason, Some(EndReason::Cancelled));
+    assert_eq!([own, waiting[0]].map(|id| state(&federation, id)), [RequestState::Cancelled; 2]);
+    assert_eq!(federation.state.leases[&others_lease].state, LeaseState::Active);
+    assert_eq!([others, waiting[1]].map(|id| state(&federation, id)), [RequestState::Placed, RequestState::Queued]);
+    // A maintainer ends those as well.
+    revoked(&mut federation, ADMIN);
+    assert_eq!(federation.state.leases[&others_lease].end_reason, Some(EndReason::Cancelled));
+    assert_eq!(state(&federation, waiting[1]), RequestState::Cancelled);
 }

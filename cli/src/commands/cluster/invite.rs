@@ -39,7 +39,8 @@ pub struct ClusterInviteArgs {
     #[arg(long, default_value = "1h", value_parser = DurationBounds::TOKEN.parser(), allow_hyphen_values = true,
         value_name = "DURATION")]
     ttl: u64,
-    /// Replace the agent of a member: the agent that joins with the token gets a new identity
+    /// Replace the agent of a member; its leases end when an agent with another identity key joins, such as one whose
+    /// state was lost
     #[arg(long)]
     replace: bool,
     /// Add the cluster to the policy in force first, if it is not there

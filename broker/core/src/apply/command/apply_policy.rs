@@ -12,7 +12,7 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
 
 /// Replaces the bundle in force. Each replica compiles the sources again: a bundle that does not compile changes
-/// nothing.
+/// nothing. Clusters and tenants that it moves into a suspended institution are treated as the suspension says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApplyPolicy {
     /// All source files of the bundle.
@@ -58,12 +58,14 @@ impl ApplyPolicy {
         if !self.force {
             check_maintainers(transition, &bundle)?;
         }
+        let before = transition.state().treatments();
         transition.set_policy(PolicyRecord {
             bundle: Arc::new(bundle),
             source: Arc::new(self.source.clone()),
             applied_at: transition.now(),
             applied_by: transition.actor().name(),
         });
+        transition.treat_moved(&before);
         Ok(ReplyBody::Policy { changed: true })
     }
 

@@ -18,10 +18,11 @@ impl Transition<'_> {
     }
 
     /// Whether the successor of an ending lease takes over the request: the donor ended the lease, and the successor
-    /// has not failed itself.
+    /// has not failed itself. If the origin ended it, the successor ends too, but after its own notice.
     pub(crate) fn takes_over(&self, next: LeaseId, reason: EndReason) -> bool {
         let lives = |lease: &Lease| lease.state.is_held() || lease.state.is_in_force();
-        reason.retries() && self.state().leases.get(&next).is_some_and(lives)
+        let goes_on = reason.retries() || reason == EndReason::OriginRevoked;
+        goes_on && self.state().leases.get(&next).is_some_and(lives)
     }
 
     /// Cancels the reclaim of a lease, and ends the lease that was to replace it.

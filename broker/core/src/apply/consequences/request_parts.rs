@@ -2,6 +2,7 @@
 
 use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 
+use crate::apply::consequences::exclusions::is_evicted;
 use crate::feasibility::gpu_types::gpu_type_of;
 use crate::feasibility::idle::serves_without;
 use crate::model::limits::MAX_ATTEMPTS;
@@ -147,8 +148,14 @@ impl Transition<'_> {
         };
         let others: Vec<LeaseId> = found.leases().filter(|own| *own != id).collect();
         let (donor, reason) = (lease.placement.donor.clone(), lease.end_reason.unwrap_or(EndReason::Released));
-        // The donor of a drained lease may fail before the deadline.
-        let reason = if reason.retries() && lease.ends_its_request() { EndReason::Cancelled } else { reason };
+        let evicted = Some(&found.spec.origin).filter(|origin| is_evicted(self.state(), origin));
+        let message = match evicted {
+            Some(origin) if reason.retries() => format!("{message}, and cluster {origin} was evicted"),
+            _ => message.to_owned(),
+        };
+        // The donor of a drained lease may fail before the deadline. Nothing waits for an evicted origin.
+        let ends = evicted.is_some() || lease.ends_its_request();
+        let reason = if reason.retries() && ends { EndReason::Cancelled } else { reason };
         let others_may_serve = reason == EndReason::OriginRefused && serves_without(self.state(), &found.spec, &donor);
         let now = self.now();
         self.change_request(request, |request| {

@@ -1,32 +1,52 @@
 //! What follows when the leases of a revoked user's requests are drained or stopped.
 
+use std::collections::BTreeSet;
+
 use comity_types::{LeaseId, LeaseState, RequestId};
 
 use crate::model::lease::Lease;
-use crate::model::reclaim::{Reclaim, ReclaimReason};
+use crate::model::reclaim::ReclaimReason;
 use crate::model::revocation::{LeaseTreatment, RevocationEffects};
 use crate::state::State;
-use crate::state::notice::notice;
 use crate::state::transition::Transition;
 
-/// Whether the user with the SPIFFE id `user` submitted the request of a lease.
-pub(crate) fn is_of(state: &State, user: &str, lease: &Lease) -> bool {
-    state.requests.get(&lease.request).is_some_and(|request| request.submitted_by == user)
+/// The requests that a user submitted, as far as the caller who revokes the user may end them.
+pub(crate) struct OwnRequests {
+    /// SPIFFE id of the user.
+    pub(crate) user: String,
+    /// The institutions that the caller operates; `None` for a caller who may end the requests of all.
+    pub(crate) operated: Option<BTreeSet<String>>,
 }
 
-/// The user's leases that have not ended.
-fn leases_of<'s>(state: &'s State, user: &'s str) -> impl Iterator<Item = (LeaseId, &'s Lease)> {
-    state.live_leases().filter(move |(_, lease)| is_of(state, user, lease))
-}
+impl OwnRequests {
+    /// Whether a lease serves one of these requests.
+    pub(crate) fn have(&self, state: &State, lease: &Lease) -> bool {
+        let is_theirs = state.requests.get(&lease.request).is_some_and(|request| request.submitted_by == self.user);
+        is_theirs && self.are_of(Some(lease.institution.as_str()))
+    }
 
-fn waiting_of(state: &State, user: &str) -> Vec<RequestId> {
-    state.queued().filter(|(_, request)| request.submitted_by == user).map(|(id, _)| id).collect()
-}
+    fn are_of(&self, institution: Option<&str>) -> bool {
+        self.operated.as_ref().is_none_or(|operated| institution.is_some_and(|name| operated.contains(name)))
+    }
 
-/// What ends of the requests that `user` submitted if their leases are drained or stopped.
-pub(crate) fn effects_of(state: &State, user: &str) -> RevocationEffects {
-    let leases = leases_of(state, user).map(|(_, lease)| lease).filter(|lease| !joins(lease));
-    RevocationEffects::of(Vec::new(), leases, waiting_of(state, user).len())
+    /// Their leases that have not ended.
+    fn leases<'s>(&'s self, state: &'s State) -> impl Iterator<Item = (LeaseId, &'s Lease)> {
+        state.live_leases().filter(|(_, lease)| self.have(state, lease))
+    }
+
+    /// Those that wait.
+    fn waiting(&self, state: &State) -> Vec<RequestId> {
+        let waiting = state.queued().filter(|(_, request)| {
+            request.submitted_by == self.user && self.are_of(state.institution_of_tenant(&request.spec.tenant))
+        });
+        waiting.map(|(id, _)| id).collect()
+    }
+
+    /// What ends of them if their leases are drained or stopped.
+    pub(crate) fn effects(&self, state: &State) -> RevocationEffects {
+        let leases = self.leases(state).map(|(_, lease)| lease).filter(|lease| !joins(lease));
+        RevocationEffects::of(Vec::new(), leases, self.waiting(state).len())
+    }
 }
 
 /// Whether a lease is to add members to a running gang. It ends with the gang; ending it earlier would end the gang
@@ -36,15 +56,15 @@ fn joins(lease: &Lease) -> bool {
 }
 
 impl Transition<'_> {
-    /// Cancels the waiting requests of a user, and drains or stops the leases of the other ones. Those requests end with
+    /// Cancels those requests of a user that wait, and drains or stops the leases of the other ones. These end with
     /// their leases.
-    pub(crate) fn treat_requests_of(&mut self, user: &str, treatment: LeaseTreatment) {
+    pub(crate) fn treat_requests_of(&mut self, own: &OwnRequests, treatment: LeaseTreatment) {
         if treatment == LeaseTreatment::Finish {
             return;
         }
-        let waiting = waiting_of(self.state(), user);
+        let waiting = own.waiting(self.state());
         self.cancel_waiting(&waiting, &ReclaimReason::UserRevoked { by: None }.to_string());
-        let leases: Vec<LeaseId> = leases_of(self.state(), user).map(|(id, _)| id).collect();
+        let leases: Vec<LeaseId> = own.leases(self.state()).map(|(id, _)| id).collect();
         leases.into_iter().for_each(|id| self.treat_own_lease(id, treatment));
     }
 
@@ -55,19 +75,9 @@ impl Transition<'_> {
         match (lease.state, treatment) {
             (LeaseState::Ending | LeaseState::Ended, _) => {}
             _ if joins(lease) && treatment == LeaseTreatment::Drain => {}
-            (LeaseState::Active | LeaseState::Suspect, LeaseTreatment::Drain) => {
-                let (grace, since) = (notice(self.state(), lease, &reason), self.now());
-                self.change_lease(id, |lease| {
-                    lease.state = LeaseState::Reclaiming;
-                    lease.message = format!("reclaimed: {reason}");
-                    lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
-                });
+            (LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming, LeaseTreatment::Drain) => {
+                self.drain_lease(id, reason);
             }
-            (LeaseState::Reclaiming, LeaseTreatment::Drain) => self.change_lease(id, |lease| {
-                // The notice that has begun goes on, but the request no longer moves.
-                lease.message = format!("reclaimed: {reason}");
-                lease.reclaim.iter_mut().for_each(|reclaim| reclaim.reason = reason.clone());
-            }),
             _ => self.end_lease(id, reason.ends_at_once(), &reason.to_string()),
         }
     }

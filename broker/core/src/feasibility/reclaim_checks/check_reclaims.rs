@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, LeaseId, LeaseState, RequestId, Side};
+use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
 
 use crate::feasibility::reclaim_checks::failed::{failure_of, may_reclaim_for_failure};
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
@@ -172,8 +172,8 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
         ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {
             failure_of(state, lease).is_some()
         }
-        ReclaimReason::Revoked { side: Side::Origin } => state.check_borrower(&lease.origin, &lease.tenant).is_err(),
-        ReclaimReason::Revoked { side: Side::Donor } => state.check_part(donor).is_err(),
+        // Of either side: the one that the reason names may take part again while the other one does not.
+        ReclaimReason::Revoked { .. } => state.drained_side(lease).is_some(),
         // A new certificate does not bring back what the old one may have been used for.
         ReclaimReason::UserRevoked { .. } => true,
         ReclaimReason::Preempted { by } => {

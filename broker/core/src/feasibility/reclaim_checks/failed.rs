@@ -112,7 +112,7 @@ fn donor_silence(state: &State, lease: &Lease) -> Option<ReclaimReason> {
 }
 
 /// Whether a lease may be reclaimed for a failure: it is in force or being set up, or is being reclaimed for something
-/// less severe. The lease of a revoked user ends at its deadline in any case.
+/// less severe. A lease that ends its request ends at its deadline in any case.
 pub(crate) fn may_reclaim_for_failure(lease: &Lease, reason: &ReclaimReason) -> bool {
     match lease.state {
         LeaseState::Placed | LeaseState::Connecting | LeaseState::Active | LeaseState::Suspect => true,

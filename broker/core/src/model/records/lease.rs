@@ -148,10 +148,16 @@ impl Lease {
         }
     }
 
-    /// Whether its request ends with it, whatever ends it, because the user who submitted the request was revoked.
+    /// Whether its request ends with it, whatever ends it: the user who submitted the request was revoked, or the lease
+    /// is drained because of its origin.
     #[must_use]
     pub fn ends_its_request(&self) -> bool {
-        self.reclaim.as_ref().is_some_and(|reclaim| matches!(reclaim.reason, ReclaimReason::UserRevoked { .. }))
+        self.reclaim.as_ref().is_some_and(|reclaim| {
+            matches!(
+                reclaim.reason,
+                ReclaimReason::UserRevoked { .. } | ReclaimReason::Revoked { side: Side::Origin, .. }
+            )
+        })
     }
 
     /// When it is released because it is idle. Idle time counts while the lease is active, so both its clusters are

@@ -12,8 +12,8 @@
 //! were waiting. The new lease names the one it replaces (`moved_from`), has its own fencing token and handshake, and
 //! takes over the request when the old lease ends. If the new lease is itself reclaimed before that, another lease
 //! replaces it in turn. So the request moves and keeps its id. To agents, a lease is one placement under one id and
-//! token from beginning to end; no lease ever changes its donor. The request of a revoked user does not move: it ends
-//! with its leases, as `cancelled`.
+//! token from beginning to end; no lease ever changes its donor. The request of a revoked user, or of an origin that is
+//! drained, does not move: it ends with its leases, as `cancelled`.
 
 use comity_types::{EndReason, NodeId, RequestId, Side};
 use serde::{Deserialize, Serialize};
@@ -64,6 +64,8 @@ pub enum ReclaimReason {
     Revoked {
         /// Whose part ends.
         side: Side,
+        /// The request for which the lease was being reclaimed before: it still gets the capacity.
+        by: Option<RequestId>,
     },
     /// The user who submitted its request was revoked.
     UserRevoked {
@@ -93,13 +95,12 @@ impl ReclaimReason {
     pub fn for_request(&self) -> Option<RequestId> {
         match self {
             Self::Preempted { by } | Self::Migration { by } => Some(*by),
-            Self::UserRevoked { by } => *by,
+            Self::Revoked { by, .. } | Self::UserRevoked { by } => *by,
             Self::LocalNeed
             | Self::PolicyChanged { .. }
             | Self::DeviceFailed { .. }
             | Self::NodeFailed { .. }
-            | Self::DonorSilent
-            | Self::Revoked { .. } => None,
+            | Self::DonorSilent => None,
         }
     }
 
@@ -124,8 +125,8 @@ impl ReclaimReason {
             Self::DeviceFailed { .. } => EndReason::DeviceLost,
             Self::NodeFailed { .. } => EndReason::NodeLost,
             Self::DonorSilent => EndReason::DonorLost,
-            Self::Revoked { side: Side::Donor } => EndReason::DonorRevoked,
-            Self::Revoked { side: Side::Origin } => EndReason::OriginRevoked,
+            Self::Revoked { side: Side::Donor, .. } => EndReason::DonorRevoked,
+            Self::Revoked { side: Side::Origin, .. } => EndReason::OriginRevoked,
             Self::UserRevoked { .. } => EndReason::Cancelled,
         }
     }
@@ -149,7 +150,7 @@ impl std::fmt::Display for ReclaimReason {
             Self::NodeFailed { node, gone: true } => write!(f, "node {node} is gone"),
             Self::NodeFailed { node, gone: false } => write!(f, "node {node} does not answer, or failed too often"),
             Self::DonorSilent => f.write_str("nothing is heard of the donor any more"),
-            Self::Revoked { side } => write!(f, "its {side} was evicted or suspended"),
+            Self::Revoked { side, .. } => write!(f, "its {side} was evicted or suspended"),
             Self::UserRevoked { .. } => f.write_str("the user who submitted its request was revoked"),
         }
     }

@@ -5,7 +5,8 @@ use crate::state::State;
 use crate::state::invariants::Invariant;
 
 pub(crate) const THE_EVICTED_TAKE_NO_PART: Invariant = Invariant {
-    sentence: "an evicted cluster offers nothing, has no peering but for leases that finish, and nothing waits for it",
+    sentence: "an evicted cluster offers nothing, requests nothing, has no peering but for leases that finish, and \
+               nothing waits for it",
     check,
 };
 
@@ -14,6 +15,9 @@ fn check(state: &State) -> Vec<String> {
     for (id, cluster) in state.clusters.iter().filter(|(_, cluster)| cluster.evicted.is_some()) {
         if cluster.connected || cluster.offer.is_some() {
             violations.push(format!("{id} is connected ({}) or offers something", cluster.connected));
+        }
+        for (request, _) in state.queued().filter(|(_, request)| request.spec.origin == *id) {
+            violations.push(format!("{request} waits at {id}"));
         }
         for (lease, held) in state.leases_of(id) {
             let side = if held.origin == *id { held.origin_side } else { held.donor_side };

@@ -14,7 +14,8 @@ use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Timestamp;
 use crate::state::transition::Transition;
 
-/// Consumes a join token and makes its cluster a member. If it was one, its certificates until now are void.
+/// Consumes a join token and makes its cluster a member. If it was one, its certificates until now are void. An agent
+/// with another identity key is another agent: the leases and peerings of the one before end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinCluster {
     /// The joining cluster.
@@ -51,7 +52,8 @@ impl JoinCluster {
 
         transition.remove_invite(&self.secret_sha256);
         let (now, identity_key) = (transition.now(), self.identity_key.clone());
-        if transition.state().clusters.contains_key(&self.cluster) {
+        if let Some(known) = transition.state().clusters.get(&self.cluster) {
+            let is_another = known.identity_key != identity_key;
             // The certificates of the agent that it replaces are void from now on.
             let generation = transition.raise_generation();
             transition.change_cluster(&self.cluster, |cluster| {
@@ -63,11 +65,16 @@ impl JoinCluster {
             });
             // Whoever had the old certificate may have made the offer.
             transition.withdraw_offer(&self.cluster);
-            // The new identity invalidates everything that the old one signed.
+            if is_another {
+                // Somebody else may have the old agent's keys of tunnels and its tokens.
+                transition.end_part(&self.cluster, "joined again with another identity key");
+            }
+            // The new certificate invalidates everything that was begun with the old one.
             let peerings: Vec<PeeringId> = transition.state().peerings_of(&self.cluster).map(|(id, _)| id).collect();
             for id in peerings {
-                transition.fail_peering(id, "one side joined again with a new identity");
+                transition.fail_peering(id, "one side joined again");
             }
+            transition.refresh_drained_sides();
         } else {
             let cluster = Cluster {
                 institution,

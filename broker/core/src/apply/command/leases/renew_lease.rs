@@ -49,13 +49,15 @@ impl RenewLease {
         }
         let state = transition.state();
         state.check_borrower(&lease.origin, &lease.tenant)?;
-        state.check_part(&lease.placement.donor)?;
+        state.institutions_of_borrower(lease).try_for_each(|name| state.check_institution(name))?;
         let now = transition.now();
-        let all = leases_of_gang(transition.state(), self.lease);
+        let all = leases_of_gang(state, self.lease);
         let end = now.after(term);
         for id in &all {
-            check_renewal(transition.state(), *id, term)?;
-            self.check_end(transition.state(), *id, end)?;
+            // Each donor of a gang decides for all its leases, because they end together.
+            state.leases.get(id).map_or(Ok(()), |lease| state.check_part(&lease.placement.donor))?;
+            check_renewal(state, *id, term)?;
+            self.check_end(state, *id, end)?;
         }
         for id in all {
             transition.change_lease(id, |lease| {

@@ -41,6 +41,7 @@ impl ResumeInstitution {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         self.check(transition.state(), transition.actor())?;
         transition.remove_suspension(&self.institution);
+        transition.refresh_drained_sides();
         Ok(ReplyBody::Done)
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::check_caller;
-use crate::apply::consequences::user_requests::{effects_of, is_of};
+use crate::apply::consequences::user_requests::OwnRequests;
 use crate::model::actor::{Actor, user_name};
 use crate::model::invite::{Invite, InviteSubject};
 use crate::model::lease::Lease;
@@ -16,8 +16,8 @@ use crate::state::transition::Transition;
 
 /// Voids all certificates of a user, open invitations for the user, and those that the user made: a stolen key may have
 /// made them. Requests and leases are the tenant's and stay, unless those of the user's own requests are to be drained
-/// or stopped. Roles stay too, for the certificate that a new token gives. Tokens of leases belong to the lease: donors
-/// keep them.
+/// or stopped; an operator ends those of the institutions that he or she operates. Roles stay too, for the certificate
+/// that a new token gives. Tokens of leases belong to the lease: donors keep them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RevokeUser {
     /// Name of the user.
@@ -72,13 +72,26 @@ impl RevokeUser {
         let tenants = state.policy.as_ref().map(|record| record.bundle.roles_of(&id).tenants).unwrap_or_default();
         let ends = self.leases != LeaseTreatment::Finish;
         let is_theirs = |lease: &Lease| lease.state.is_in_force() && tenants.contains_key(lease.tenant.as_str());
-        let stays = |lease: &Lease| is_theirs(lease) && !(ends && is_of(state, &id, lease));
+        let own = self.own_requests(state, actor);
+        let stays = |lease: &Lease| is_theirs(lease) && !(ends && own.have(state, lease));
         Ok(UserRevocationEffects {
             invitations: self.void_invites(state).count(),
             leases: state.live_leases().filter(|(_, lease)| stays(lease)).count(),
-            own: ends.then(|| effects_of(state, &id)),
+            own: ends.then(|| own.effects(state)),
             none_may_invite: !self.others_may_invite(state),
         })
+    }
+
+    /// The requests of the user that are treated: for an operator, those of the institutions that the operator runs. The
+    /// user may have submitted others in roles of the past.
+    fn own_requests(&self, state: &State, actor: &Actor) -> OwnRequests {
+        let user = self.id(state);
+        let roles = match (&state.policy, actor) {
+            (Some(record), Actor::User(caller)) => Some(record.bundle.roles_of(caller)),
+            _ => None,
+        };
+        let operated = roles.filter(|roles| !roles.federation_admin).map(|roles| roles.institutions_operated);
+        OwnRequests { user, operated }
     }
 
     /// Whether somebody else with a certificate may invite the user again. Any maintainer may, unless the user operates
@@ -120,11 +133,11 @@ impl RevokeUser {
 
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
         let effects = self.effects(transition.state(), transition.actor())?;
+        let own = self.own_requests(transition.state(), transition.actor());
         let invites: Vec<String> = self.void_invites(transition.state()).cloned().collect();
         transition.void_user_certificates(&self.user);
         invites.iter().for_each(|hash| transition.remove_invite(hash));
-        let id = self.id(transition.state());
-        transition.treat_requests_of(&id, self.leases);
+        transition.treat_requests_of(&own, self.leases);
         Ok(ReplyBody::UserRevoked(effects))
     }
 }

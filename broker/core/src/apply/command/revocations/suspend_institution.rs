@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::{check_caller, check_tightens};
 use crate::model::actor::Actor;
 use crate::model::invite::{Invite, InviteSubject};
+use crate::model::lease::Lease;
 use crate::model::limits::MAX_SUSPENSIONS;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
@@ -96,7 +97,8 @@ impl SuspendInstitution {
         let clusters: Vec<ClusterId> = state.clusters.keys().filter(is_theirs).cloned().collect();
         let mut leases: BTreeSet<LeaseId> =
             clusters.iter().flat_map(|cluster| state.leases_of(cluster)).map(|(id, _)| id).collect();
-        leases.extend(state.live_leases().filter(|(_, lease)| lease.institution == *name).map(|(id, _)| id));
+        let is_its_tenants = |lease: &Lease| state.institutions_of_borrower(lease).any(|it| it == name.as_str());
+        leases.extend(state.live_leases().filter(|(_, lease)| is_its_tenants(lease)).map(|(id, _)| id));
         (clusters, leases)
     }
 
