@@ -55,7 +55,7 @@ use crate::transport::Peers;
 pub use crate::eligibility::Halt;
 pub use crate::replication::identity::{GroupId, Incarnation, StartId};
 pub use crate::replication::member::{MemberAddress, MemberNode};
-pub use crate::replication::membership_change::MembershipChange;
+pub use crate::replication::membership_change::{MembershipChange, RequestedChange};
 pub use crate::replication::proposal::Proposal;
 pub use clocks::log_clock::MAX_SLEW;
 pub use clocks::log_time::{ClockStatus, Rebase};

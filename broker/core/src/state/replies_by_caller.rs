@@ -31,6 +31,11 @@ impl RepliesByCaller {
         Some(name)
     }
 
+    /// Names of the replies to a caller.
+    pub(crate) fn of(&self, caller: &str) -> impl Iterator<Item = &str> {
+        self.of.get(caller).into_iter().flatten().map(|(_, name)| &**name)
+    }
+
     fn change(&mut self, name: &str, change: impl FnOnce(&mut BTreeSet<(Timestamp, Arc<str>)>) -> bool) {
         let caller = idempotency::caller_of(name);
         let (caller, mut replies) = self.of.remove_entry(caller).unwrap_or_else(|| (caller.into(), BTreeSet::new()));

@@ -46,6 +46,23 @@ impl State {
         }
     }
 
+    /// Refuses an actor who may not change the members of the broker group: whose certificate, of this generation, is
+    /// void, or whom the policy in force does not make a maintainer. Before the first bundle, the API alone decides.
+    ///
+    /// # Errors
+    /// [`Code::Revoked`], [`Code::PermissionDenied`].
+    pub fn check_group_change(&self, actor: &Actor, generation: u64) -> Result<(), Refusal> {
+        self.check_standing(actor, generation)?;
+        if matches!(actor, Actor::Leader(_)) || self.policy.is_none() || self.is_maintainer(actor) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            Code::PermissionDenied,
+            format!("{} may not change the members of the broker group", actor.name()),
+            "ask one of the `maintainers` of the Federation document to do it",
+        ))
+    }
+
     /// Refuses a user who would let in again a cluster that a maintainer evicted, without being one.
     ///
     /// # Errors

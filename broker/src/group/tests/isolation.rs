@@ -45,7 +45,7 @@ fn a_broker_that_was_removed_while_nobody_reached_it_stops_when_it_is_back() {
         let (brokers, lines, index) = three_with_lines(&federation).await;
         let (leading, away) = (&brokers[index], &brokers[(index + 1) % 3]);
         lines.set(away.id, CUT, CUT);
-        leading.group.change_members(MembershipChange::Remove { id: away.id }).await.unwrap();
+        leading.group.change_members(by_admin(MembershipChange::Remove { id: away.id })).await.unwrap();
         lines.set(away.id, WHOLE, WHOLE);
         let halt = tokio::time::timeout(SOON, away.group.stopped()).await.unwrap();
         assert!(matches!(&halt, Halt::Stopped(reason) if reason.contains("was removed from its group")), "{halt:?}");
@@ -74,7 +74,7 @@ fn an_isolated_leader_leads_no_more_and_sends_callers_away() {
         assert!(matches!(error, Unavailable::NoLeader { .. }), "{error}");
         assert!(began.elapsed() < Duration::from_secs(2), "both calls took {:?}", began.elapsed());
         // A change of the members may take two minutes, but not where nobody leads.
-        let change = old.group.change_members(MembershipChange::TransferLeader { to: None });
+        let change = old.group.change_members(by_admin(MembershipChange::TransferLeader { to: None }));
         let error = tokio::time::timeout(SOON, change).await.unwrap().unwrap_err();
         assert!(matches!(error, GroupError::Unavailable(Unavailable::NoLeader { .. })), "{error}");
 

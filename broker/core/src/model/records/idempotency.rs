@@ -27,6 +27,12 @@ pub fn record_name(idempotency: &Idempotency) -> String {
     format!("{} {}", idempotency.caller, idempotency.key)
 }
 
+/// The caller under which the reply to the join of a broker is stored: it has no certificate yet.
+#[must_use]
+pub fn joining_broker(broker: u64) -> String {
+    format!("join/broker/{broker}")
+}
+
 /// The caller of a record.
 #[must_use]
 pub(crate) fn caller_of(record_name: &str) -> &str {

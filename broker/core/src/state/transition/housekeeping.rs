@@ -33,6 +33,15 @@ impl Transition<'_> {
         forget_reply(self.records(), name);
     }
 
+    /// Deletes all stored replies to a caller.
+    pub(crate) fn forget_replies_to(&mut self, caller: &str) {
+        let records = self.records();
+        let names: Vec<String> = records.derived.replies.of(caller).map(str::to_owned).collect();
+        for name in names {
+            forget_reply(records, &name);
+        }
+    }
+
     /// Stores the reply to a call, so that the call can be repeated.
     pub(crate) fn remember_reply(state: &mut State, key: &Idempotency, reply: &Reply) {
         remember_reply(&mut state.records, key, reply, MAX_IDEMPOTENCY_RECORDS);

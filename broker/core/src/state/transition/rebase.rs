@@ -252,6 +252,7 @@ fn shift_answer(record: &mut StoredReply, ms: i64) {
             | ReplyBody::Revoked(_)
             | ReplyBody::UserRevoked(_)
             | ReplyBody::Done
+            | ReplyBody::BrokerJoined { .. }
             | ReplyBody::Request(_)
             | ReplyBody::Lease(_)
             | ReplyBody::Policy { .. }
