@@ -183,6 +183,16 @@ impl Group {
         self.inner.leaderless_for(limit).await;
     }
 
+    /// Whether no leader was known for `limit`.
+    pub fn is_without_leader_for(&self, limit: Duration) -> bool {
+        self.inner.leaderless.borrow().is_some_and(|since| since.elapsed() >= limit)
+    }
+
+    /// The error of calls that this broker does not serve, as it knows no leader.
+    pub fn no_leader(&self) -> Unavailable {
+        Unavailable::NoLeader { broker: self.inner.config.id }
+    }
+
     /// Subscribes to the last applied revision.
     pub fn revision(&self) -> watch::Receiver<u64> {
         self.inner.replica.revision()

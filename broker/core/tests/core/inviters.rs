@@ -2,7 +2,7 @@
 //! it is used.
 
 use comity_core::broker_record::BrokerRole;
-use comity_core::command::{AdmitBroker, ApplyPolicy, InviteCluster, JoinCluster, RevokeUser, check_joined};
+use comity_core::command::{AdmitBroker, ApplyPolicy, Expire, InviteCluster, JoinCluster, RevokeUser, check_joined};
 use comity_core::idempotency::joining_broker;
 use comity_core::log::LOG_FORMAT;
 use comity_core::refusal::Code;
@@ -211,4 +211,32 @@ fn maintainers_alone_change_the_members_of_the_broker_group() {
     apply_as(&mut federation, ADMIN, assign(2, BrokerRole::Voter)).unwrap();
     denied(apply_as(&mut federation, BROKER, assign(2, BrokerRole::Removed)));
     assert_eq!(federation.state.brokers[&2].role, BrokerRole::Voter);
+}
+
+#[test]
+fn a_stored_reply_counts_for_its_callers_institution() {
+    let mut federation = Federation::ready();
+    let alice = "spiffe://test.example/user/alice";
+    for (actor, institution) in [
+        (Actor::User(alice.to_owned()), Some("western")),
+        (Actor::Cluster(cluster("north")), Some("lenders")),
+        (Actor::User(ADMIN.to_owned()), None),
+        (Actor::User(BROKER.to_owned()), None),
+    ] {
+        federation.now += 1;
+        let caller = actor.name();
+        let idempotency = Idempotency { caller: caller.clone(), key: "k".to_owned(), body_sha256: "b".to_owned() };
+        let entry = LogEnvelope {
+            format: LOG_FORMAT,
+            generation: federation.state.certificate_generation,
+            actor,
+            time: Timestamp(federation.now),
+            traceparent: String::new(),
+            idempotency: Some(idempotency),
+            command: Command::Expire(Expire {}),
+        };
+        federation.state.apply(&entry).unwrap().reply.unwrap();
+        let stored = federation.state.idempotency.get(&format!("{caller} k")).unwrap();
+        assert_eq!(stored.institution.as_deref(), institution, "{caller}");
+    }
 }

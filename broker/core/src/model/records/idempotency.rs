@@ -13,6 +13,8 @@ pub const KEPT_FOR: Millis = Millis::from_hours(24);
 /// A stored reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredReply {
+    /// The caller's institution when the call was applied; none for those who act for the federation.
+    pub institution: Option<String>,
     /// SHA-256 of the call's body.
     pub body_sha256: String,
     /// The reply.
