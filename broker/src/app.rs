@@ -163,7 +163,7 @@ async fn bind(address: SocketAddr, flag: &'static str) -> Result<TcpListener, St
 /// A running broker.
 #[derive(Debug)]
 pub struct Broker {
-    context: Context,
+    pub(crate) context: Context,
     client: SocketAddr,
     raft: SocketAddr,
     admin: AdminServer,

@@ -116,9 +116,15 @@ impl Context {
 
     /// Authenticates the caller, checks `rpc` against the authorization table, and the message for missing fields.
     pub async fn admit<T: RequiredFields>(&self, rpc: Rpc, request: &Request<T>) -> Result<Caller, RpcError> {
+        Ok(self.admit_long(rpc, request).await?.caller().clone())
+    }
+
+    /// As [`admit`](Self::admit), for a call that may take long: [`read_long`](Self::read_long) and
+    /// [`compute_long`](Self::compute_long) end with the caller.
+    pub async fn admit_long<T: RequiredFields>(&self, rpc: Rpc, request: &Request<T>) -> Result<CallerLife, RpcError> {
         let life = self.admit_stream(rpc, request).await?;
         complete(request.get_ref())?;
-        Ok(life.caller().clone())
+        Ok(life)
     }
 
     /// Authenticates the caller of a stream and checks `rpc` against the authorization table. The stream must end with
@@ -129,7 +135,7 @@ impl Context {
         Ok(life)
     }
 
-    /// Waits until a stream must end because of its caller.
+    /// Waits until a call must end because of its caller.
     pub async fn caller_ended(&self, life: &CallerLife) -> RpcError {
         life.ended(&self.group, self.clock.as_ref(), self.hub.revocations()).await
     }
@@ -249,29 +255,48 @@ impl Context {
     /// Computes an answer from a copy of the state that includes everything acknowledged before the call.
     ///
     /// # Errors
-    /// [`RpcError::LimitReached`] where the caller, its institution or this broker has too many long calls under way.
-    pub async fn read_long<T, F>(&self, caller: &Caller, what: &'static str, read: F) -> Result<T, RpcError>
+    /// [`RpcError::LimitReached`] where the caller, its institution or this broker has too many long calls under way;
+    /// why the caller ended.
+    pub async fn read_long<T, F>(&self, life: &CallerLife, what: &'static str, read: F) -> Result<T, RpcError>
     where
         T: Send + 'static,
         F: FnOnce(&State) -> T + Send + 'static,
     {
-        let call = self.long_calls.begin(caller, self.hub.policy().as_deref()).await?;
-        // In the caller's turn, so that a storm of its calls asks the other brokers once at a time.
-        self.group.catch_up().await?;
-        self.long_calls.read(call, |known| self.group.copy_after(known), what, read).await
+        let answer = async {
+            let call = self.long_calls.begin(life.caller(), self.hub.policy().as_deref()).await?;
+            // In the caller's turn, so that a storm of its calls asks the other brokers once at a time.
+            self.group.catch_up().await?;
+            self.long_calls.read(call, |known| self.group.copy_after(known), what, read).await
+        };
+        self.unless_ended(life, answer).await
     }
 
     /// Computes an answer without the state, as a long call.
     ///
     /// # Errors
     /// As [`read_long`](Self::read_long).
-    pub async fn compute_long<T, F>(&self, caller: &Caller, what: &'static str, compute: F) -> Result<T, RpcError>
+    pub async fn compute_long<T, F>(&self, life: &CallerLife, what: &'static str, compute: F) -> Result<T, RpcError>
     where
         T: Send + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let call = self.long_calls.begin(caller, self.hub.policy().as_deref()).await?;
-        self.long_calls.compute(call, what, compute).await
+        let answer = async {
+            let call = self.long_calls.begin(life.caller(), self.hub.policy().as_deref()).await?;
+            self.long_calls.compute(call, what, compute).await
+        };
+        self.unless_ended(life, answer).await
+    }
+
+    async fn unless_ended<T>(
+        &self,
+        life: &CallerLife,
+        answer: impl Future<Output = Result<T, RpcError>>,
+    ) -> Result<T, RpcError> {
+        let ended = async { Err(self.caller_ended(life).await) };
+        tokio::select! {
+            ended = ended => ended,
+            answer = answer => answer,
+        }
     }
 
     /// The same error; a refusal because of an unknown name suggests the nearest one that the caller may be told.
@@ -291,5 +316,87 @@ impl Context {
             self.metrics.refused(&error.detail().code);
         }
         error.into()
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::mpsc;
+
+    use comity_core::command::RevokeUser;
+    use comity_core::revocation::LeaseTreatment;
+    use comity_core::{Actor, refusal};
+    use comity_runtime::spiffe::{SpiffeId, TrustDomain, UserName};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::config::{Config, Settings};
+    use crate::group::MemberAddress;
+    use crate::provision::{self, Init};
+    use crate::{Broker, Listeners};
+
+    /// A broker that leads a group of its own.
+    async fn leader(home: &std::path::Path) -> Broker {
+        let listen = || TcpListener::bind("127.0.0.1:0");
+        let listeners = Listeners { client: listen().await.unwrap(), raft: listen().await.unwrap() };
+        let at = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let address = MemberAddress { raft: at(&listeners.raft), client: at(&listeners.client) };
+        let settings = Settings {
+            id: 1,
+            members: BTreeMap::from([(1, address)]),
+            bootstrap_admins: BTreeSet::new(),
+            hosts: BTreeSet::new(),
+        };
+        let init = Init {
+            data: home.join("broker-1"),
+            trust_domain: TrustDomain::new("dev.test").unwrap(),
+            settings,
+            admin: UserName::new("admin").unwrap(),
+            admin_out: home.join("admin"),
+        };
+        provision::init(&init).unwrap();
+        let mut config = Config::load(&init.data).unwrap();
+        config.admin_listen = "127.0.0.1:0".parse().unwrap();
+        let broker = Broker::start_on(config, listeners).await.unwrap();
+        broker.group().leadership().wait_for(|now| now.is_leader()).await.unwrap();
+        broker
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn revoked_user_gets_answer_of_long_call() {
+        let home = tempfile::tempdir().unwrap();
+        let broker = leader(home.path()).await;
+        let context = &broker.context;
+        let id = |name: &str| SpiffeId::user(TrustDomain::new("dev.test").unwrap(), UserName::new(name).unwrap());
+        let peer = PeerInfo { spiffe: Some(id("alice")), ..PeerInfo::anonymous("127.0.0.1:1".parse().unwrap()) };
+        let life = CallerLife::begin(Some(peer), Rpc::QuoteRequest, &context.group).await.unwrap();
+        let (release, wait) = mpsc::channel::<()>();
+        let (started, computes) = tokio::sync::oneshot::channel();
+        // One computes; the others wait for their turn.
+        let read = context.read_long(&life, "testing", move |_| {
+            started.send(()).unwrap();
+            let _ = wait.recv();
+        });
+        let next = async {
+            computes.await.unwrap();
+            let revoke = async {
+                let leases = LeaseTreatment::Finish;
+                let command = RevokeUser { user: "alice".to_owned(), allow_unknown: true, leases };
+                let admin = Caller::User(id("admin"), 0);
+                assert_eq!(admin.actor(), Actor::User("spiffe://dev.test/user/admin".to_owned()));
+                context.propose(&admin, Command::RevokeUser(command), None).await.unwrap().reply.unwrap();
+            };
+            tokio::join!(context.compute_long(&life, "testing", || ()), revoke).0
+        };
+        let ends = async { tokio::join!(read, next) };
+        let (first, second) = tokio::time::timeout(Duration::from_secs(20), ends).await.unwrap();
+        for ended in [first, second] {
+            let Err(RpcError::Refused(refusal)) = ended else { panic!("{ended:?}") };
+            assert_eq!(refusal.code, refusal::Code::Revoked, "{refusal}");
+        }
+        drop(release);
+        broker.shutdown().await;
     }
 }

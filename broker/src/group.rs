@@ -55,7 +55,7 @@ use crate::transport::Peers;
 pub use crate::eligibility::Halt;
 pub use crate::replication::identity::{GroupId, Incarnation, StartId};
 pub use crate::replication::member::{MemberAddress, MemberNode};
-pub use crate::replication::membership_change::MembershipChange;
+pub use crate::replication::membership_change::{MembershipChange, RequestedChange};
 pub use crate::replication::proposal::Proposal;
 pub use clocks::log_clock::MAX_SLEW;
 pub use clocks::log_time::{ClockStatus, Rebase};
@@ -181,6 +181,16 @@ impl Group {
     /// Waits until no leader was known for `limit`; callers then try another broker.
     pub async fn without_leader_for(&self, limit: Duration) {
         self.inner.leaderless_for(limit).await;
+    }
+
+    /// Whether no leader was known for `limit`.
+    pub fn is_without_leader_for(&self, limit: Duration) -> bool {
+        self.inner.leaderless.borrow().is_some_and(|since| since.elapsed() >= limit)
+    }
+
+    /// The error of calls that this broker does not serve, as it knows no leader.
+    pub fn no_leader(&self) -> Unavailable {
+        Unavailable::NoLeader { broker: self.inner.config.id }
     }
 
     /// Subscribes to the last applied revision.

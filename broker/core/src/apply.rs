@@ -30,7 +30,7 @@ impl State {
         let changes = transition.finish(&reply)?;
         // Do not store refusals: a caller who fixes the cause may repeat the same call.
         if let (Some(key), Ok(_)) = (&entry.idempotency, &reply) {
-            Transition::remember_reply(self, key, &reply);
+            Transition::remember_reply(self, &entry.actor, key, &reply);
         }
         #[cfg(debug_assertions)]
         crate::state::invariants::assert_all(self);

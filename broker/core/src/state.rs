@@ -328,7 +328,7 @@ impl Derived {
         }
         for (name, record) in &state.idempotency {
             derived.timers.set(Due::Idempotency(name.clone()), Some(record.at.after(idempotency::KEPT_FOR)));
-            derived.replies.add(name, record.at);
+            derived.replies.add(name, record);
         }
         derived
     }

@@ -1,5 +1,6 @@
-//! How long a caller may go on: until its certificate expires or is void, or its institution is suspended. Every call
-//! that outlives its admission waits for the end, on whichever broker it runs.
+//! How long a caller may go on: until its certificate expires or is void, or its institution is suspended, or this broker
+//! would not learn of that, because it knows no leader. Every call that outlives its admission waits for the end, on
+//! whichever broker it runs.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,6 +16,10 @@ use crate::group::{Consistency, Group};
 
 /// Interval of checks whether a certificate has expired. Revocations are noticed as they are applied.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long a broker that knows no leader serves certificates of users and clusters, which may be void by now. Elections
+/// take less. With the 0.8 s after which it knows none, this is within the five seconds in which a revocation is in effect.
+const LEADERLESS_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A caller, by the certificate of its connection.
 #[derive(Debug, Clone)]
@@ -36,13 +41,17 @@ impl CallerLife {
     /// Of the peer of a connection, if it may call now.
     ///
     /// # Errors
-    /// [`RpcError::Unauthenticated`], or a refusal with code `revoked`. [`RpcError::Unavailable`] until this broker has
-    /// caught up with its group once since its start: it may lack the revocation of the caller. The status of the group
-    /// is told before, because it says why there is no leader.
+    /// [`RpcError::Unauthenticated`], or a refusal with code `revoked`. [`RpcError::Unavailable`] where this broker may lack
+    /// the revocation of the caller: until it has caught up with its group once since its start, and while it has known
+    /// no leader for [`LEADERLESS_TIMEOUT`]. The status of the group is told all the same, because it says why there is no
+    /// leader.
     pub async fn begin(peer: Option<PeerInfo>, rpc: Rpc, group: &Group) -> Result<Self, RpcError> {
         let caller = Caller::of(peer.as_ref(), certificate_time(rpc, group))?;
         if matches!(caller, Caller::Cluster(..) | Caller::User(..)) && rpc != Rpc::GetRaftStatus {
             group.catch_up_since_start().await?;
+            if group.is_without_leader_for(LEADERLESS_TIMEOUT) {
+                return Err(group.no_leader().into());
+            }
         }
         let life = Self { caller, peer, rpc };
         life.check(group).await?;
@@ -66,6 +75,7 @@ impl CallerLife {
                     return RpcError::Stopping;
                 },
                 () = clock.sleep(EXPIRY_CHECK_INTERVAL) => {}
+                () = group.without_leader_for(LEADERLESS_TIMEOUT) => return group.no_leader().into(),
             }
         }
     }

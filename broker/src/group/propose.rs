@@ -155,7 +155,7 @@ impl Inner {
             Ok(ForwardReply::Applied(applied)) => Attempt::Applied(applied),
             Ok(ForwardReply::NotAppended) => Attempt::NotAppended,
             Ok(ForwardReply::Unknown(reason)) => Attempt::Unknown(reason),
-            Ok(ForwardReply::MembersChanged | ForwardReply::MembersRefused(_)) => {
+            Ok(ForwardReply::MembersChanged | ForwardReply::MembersRefused(_) | ForwardReply::Refused(_)) => {
                 Attempt::Unknown(format!("broker {leader} answered another question"))
             }
             Err(error) if error.may_have_arrived => Attempt::Unknown(error.to_string()),

@@ -26,7 +26,7 @@ impl Group {
                     Ok(true) => ForwardReply::MembersChanged,
                     Ok(false) => ForwardReply::NotAppended,
                     Err(GroupError::Members(reason)) => ForwardReply::MembersRefused(reason),
-                    Err(GroupError::Refused(refusal)) => ForwardReply::MembersRefused(refusal.to_string()),
+                    Err(GroupError::Refused(refusal)) => ForwardReply::Refused(refusal),
                     Err(error) => ForwardReply::Unknown(error.to_string()),
                 }
             }

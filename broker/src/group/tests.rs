@@ -241,7 +241,12 @@ async fn eventually<T, F: Future<Output = Option<T>>>(what: &str, mut look: impl
 }
 
 async fn add(group: &Group, id: u64, address: MemberAddress) -> Result<(), GroupError> {
-    group.change_members(MembershipChange::AddLearner { id, address }).await
+    group.change_members(by_admin(MembershipChange::AddLearner { id, address })).await
+}
+
+/// As the maintainer asks.
+fn by_admin(change: MembershipChange) -> RequestedChange {
+    RequestedChange { actor: Actor::User("spiffe://group.test/user/admin".into()), generation: 0, change }
 }
 
 /// A command that changes the state: a bundle from commit `commit`.
@@ -346,7 +351,7 @@ async fn a_new_voter_gets_a_snapshot_where_the_log_is_gone() {
         // From a follower, where there is one.
         let through = &brokers[brokers.len() - 1].group;
         add(through, id, federation.address(id)).await.unwrap();
-        through.change_members(MembershipChange::Promote { id }).await.unwrap();
+        through.change_members(by_admin(MembershipChange::Promote { id })).await.unwrap();
         assert!(broker.observer.restored.load(Ordering::Relaxed) >= 2, "broker {id} got no snapshot");
         brokers.push(broker);
     }

@@ -1,8 +1,20 @@
 //! Changes of the members of a group.
 
+use comity_core::Actor;
 use serde::{Deserialize, Serialize};
 
 use super::member::MemberAddress;
+
+/// A membership change, and who asked for it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RequestedChange {
+    /// Who asked for it.
+    pub actor: Actor,
+    /// Generation of the certificate with which the actor called; 0 for leader tasks.
+    pub generation: u64,
+    /// The change.
+    pub change: MembershipChange,
+}
 
 /// A membership change.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,9 +1,10 @@
 //! Messages that followers forward to their leader, and its replies.
 
+use comity_core::Refusal;
 use comity_core::reply::Applied;
 use serde::{Deserialize, Serialize};
 
-use crate::replication::membership_change::MembershipChange;
+use crate::replication::membership_change::RequestedChange;
 use crate::replication::proposal::Proposal;
 
 /// A request forwarded to the leader.
@@ -14,7 +15,7 @@ pub(crate) enum ForwardRequest {
     /// A command.
     Propose { proposal: Proposal, timeout_ms: u64 },
     /// A change of the members.
-    ChangeMembers(MembershipChange),
+    ChangeMembers(RequestedChange),
 }
 
 /// The leader's answer.
@@ -29,6 +30,8 @@ pub(crate) enum ForwardReply {
     Unknown(String),
     /// The membership change was made.
     MembersChanged,
-    /// The membership change was refused, with the reason.
+    /// The members cannot be changed so, with the reason.
     MembersRefused(String),
+    /// The replicated state refused the membership change.
+    Refused(Refusal),
 }

@@ -200,9 +200,14 @@ impl Federation {
         connect(&self.endpoints(), &ClientTls::new(self.ca().roots(), source.subscribe()))
     }
 
+    /// All brokers, in order.
+    pub(crate) fn brokers(&self) -> impl Iterator<Item = &Broker> {
+        self.broker.iter().chain(&self.others)
+    }
+
     /// A channel to each broker, in order.
     pub(crate) fn channels(&self, pem: &IdentityPem) -> Vec<BrokerChannel> {
-        self.broker.iter().chain(&self.others).map(|broker| self.channel_to(broker, pem)).collect()
+        self.brokers().map(|broker| self.channel_to(broker, pem)).collect()
     }
 
     pub(crate) fn channel_to(&self, broker: &Broker, pem: &IdentityPem) -> BrokerChannel {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use comity_broker::config::Config;
+use comity_broker::group::MemberAddress;
 use comity_broker::provision::join_group::{JoinGroupError, join_group};
 use comity_broker::provision::sealed_authority::SealingKey;
 use comity_broker::{Broker, Listeners};
@@ -16,7 +17,7 @@ use comity_runtime::identity::{IdentityPem, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
 use comity_runtime::tls::BROKERS_METADATA;
 use comity_runtime::{IdentityKey, SystemEntropy};
-use tonic::Code;
+use tonic::{Code, Status};
 
 use super::fake_agent::FakeAgent;
 use super::federation::{Federation, detail, join_request, local_listeners, within};
@@ -121,29 +122,98 @@ async fn a_user_joins_once_with_a_token_and_gets_a_certificate_of_that_name() {
     assert_eq!((status.code(), detail(&status).code.as_str()), (Code::Unauthenticated, "invalid-token"));
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_broker_whose_answer_was_lost_joins_with_the_same_token() {
-    let federation = Federation::start().await;
-    let (broker, token) = invite_broker(&federation, "lost").await;
-    let (_listeners, address) = local_listeners().await;
-    let data = federation.data().with_file_name("lost");
-    // What an interrupted `up --join` leaves.
-    let seed = [7; 32];
-    let name = format!("sealing-seed-{}", &hex::encode(token.secret_hash())[..16]);
-    std::fs::create_dir_all(data.join(".setup")).unwrap();
-    std::fs::write(data.join(".setup").join(name), seed).unwrap();
-    let request = v1::JoinBrokerRequest {
-        broker,
-        secret: token.secret.expose().to_vec(),
-        sealing_key: SealingKey::of_seed(seed.into()).public().to_vec(),
-        raft_address: address.raft.clone(),
-        client_address: address.client.clone(),
-    };
-    FederationServiceClient::new(federation.anonymous()).join_broker(request).await.unwrap();
+/// Seed of the sealing key of a broker that lost the answer to its join, or of a thief.
+const SEED: [u8; 32] = [7; 32];
 
-    let settings = join_group(&token, &data, &address).await.unwrap();
-    assert_eq!((settings.id, settings.members[&broker].clone()), (broker, address));
-    assert!(CertificateAuthority::load(&data.join("ca")).is_ok() && !data.join(".setup").exists());
+/// A join that is sent again and again.
+struct RepeatedJoin {
+    token: JoinToken,
+    request: v1::JoinBrokerRequest,
+    listeners: Listeners,
+    address: MemberAddress,
+}
+
+impl RepeatedJoin {
+    /// Of a broker with a token of `admin`, who operates the brokers.
+    async fn first(federation: &Federation) -> Self {
+        let (broker, token) = invite_broker(federation, "lost").await;
+        let (listeners, address) = local_listeners().await;
+        let request = v1::JoinBrokerRequest {
+            broker,
+            secret: token.secret.expose().to_vec(),
+            sealing_key: SealingKey::of_seed(SEED.into()).public().to_vec(),
+            raft_address: address.raft.clone(),
+            client_address: address.client.clone(),
+        };
+        let join = Self { token, request, listeners, address };
+        join.again(federation).await.unwrap();
+        join
+    }
+
+    async fn again(&self, federation: &Federation) -> Result<v1::JoinBrokerResponse, Status> {
+        let mut anyone = FederationServiceClient::new(federation.anonymous());
+        Ok(anyone.join_broker(self.request.clone()).await?.into_inner())
+    }
+
+    /// Starts the broker, with what an interrupted `up --join` leaves, and waits until it votes.
+    async fn start(self, federation: &Federation) -> (v1::JoinBrokerRequest, Broker) {
+        let (broker, data) = (self.request.broker, federation.data().with_file_name("lost"));
+        let seed = format!("sealing-seed-{}", &hex::encode(self.token.secret_hash())[..16]);
+        std::fs::create_dir_all(data.join(".setup")).unwrap();
+        std::fs::write(data.join(".setup").join(seed), SEED).unwrap();
+        let settings = join_group(&self.token, &data, &self.address).await.unwrap();
+        assert_eq!((settings.id, settings.members[&broker].clone()), (broker, self.address));
+        assert!(CertificateAuthority::load(&data.join("ca")).is_ok() && !data.join(".setup").exists());
+        let mut config = Config::load(&data).unwrap();
+        config.admin_listen = "127.0.0.1:0".parse().unwrap();
+        let started = Broker::start_on(config, self.listeners).await.unwrap();
+        within("a vote", async {
+            while !federation.broker().group().members().iter().any(|member| member.id == broker && member.voter) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+        .await;
+        (self.request, started)
+    }
+}
+
+fn assert_no_secrets(reply: Result<v1::JoinBrokerResponse, Status>, reason: &str) {
+    let status = reply.map(drop).unwrap_err();
+    assert_eq!((status.code(), detail(&status).code.as_str()), (Code::Unauthenticated, "invalid-token"), "{status:?}");
+    assert!(status.message().contains(reason) && detail(&status).remedy.contains("comity raft invite"), "{status:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn broker_repeats_join_after_admission() {
+    let federation = Federation::start().await;
+    // A broker whose answer was lost joins with the same token, until it is a member.
+    let (request, broker) = RepeatedJoin::first(&federation).await.start(&federation).await;
+    let again = FederationServiceClient::new(federation.anonymous()).join_broker(request).await;
+    assert_no_secrets(again.map(tonic::Response::into_inner), "already used");
+    broker.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn removed_broker_repeats_join() {
+    let federation = Federation::start().await;
+    let join = RepeatedJoin::first(&federation).await;
+    let change = v1::change_members_request::Change::Remove(v1::Remove { id: join.request.broker });
+    let remove = v1::ChangeMembersRequest { change: Some(change) };
+    RaftServiceClient::new(federation.user("admin")).change_members(remove).await.unwrap();
+    assert_no_secrets(join.again(&federation).await, "already used");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn revoked_inviters_broker_repeats_join() {
+    let federation = Federation::start().await;
+    let join = RepeatedJoin::first(&federation).await;
+    let revoke = v1::RevokeUserRequest {
+        user: "admin".to_owned(),
+        idempotency_key: "thief".to_owned(),
+        ..v1::RevokeUserRequest::default()
+    };
+    FederationServiceClient::new(federation.user("ingrid")).revoke_user(revoke).await.unwrap();
+    assert_no_secrets(join.again(&federation).await, "the certificates of user admin were revoked");
 }
 
 #[tokio::test(flavor = "multi_thread")]

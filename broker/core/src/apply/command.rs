@@ -16,6 +16,7 @@ use crate::model::reply::Reply;
 use crate::state::transition::Transition;
 
 pub use apply_policy::ApplyPolicy;
+pub use brokers::admit_broker::AdmitBroker;
 pub use brokers::assign_broker::AssignBroker;
 pub use brokers::begin_term::{BeginTerm, SHORTEST_OUTAGE};
 pub use brokers::rebase_time::RebaseTime;
@@ -30,7 +31,7 @@ pub use clusters::revise_offer::ReviseOffer;
 pub use expire::Expire;
 pub use invitations::invite_broker::InviteBroker;
 pub use invitations::invite_user::InviteUser;
-pub use invitations::join_broker::JoinBroker;
+pub use invitations::join_broker::{JoinBroker, check_joined};
 pub use invitations::join_user::JoinUser;
 pub use invitations::open_invitations::{check_invite, may_revoke};
 pub use invitations::revoke_invite::RevokeInvite;
@@ -79,6 +80,7 @@ pub enum Command {
     BeginTerm(BeginTerm),
     Expire(Expire),
     AssignBroker(AssignBroker),
+    AdmitBroker(AdmitBroker),
     RecoverGroup(RecoverGroup),
     RebaseTime(RebaseTime),
     InviteUser(InviteUser),
@@ -119,6 +121,7 @@ impl Command {
             Self::BeginTerm(command) => command.apply(transition),
             Self::Expire(command) => command.apply(transition),
             Self::AssignBroker(command) => command.apply(transition),
+            Self::AdmitBroker(command) => command.apply(transition),
             Self::RecoverGroup(command) => command.apply(transition),
             Self::RebaseTime(command) => command.apply(transition),
             Self::InviteUser(command) => command.apply(transition),
@@ -160,6 +163,7 @@ impl Command {
             Self::BeginTerm(_) => "begin-term",
             Self::Expire(_) => "expire",
             Self::AssignBroker(_) => "assign-broker",
+            Self::AdmitBroker(_) => "admit-broker",
             Self::RecoverGroup(_) => "recover-group",
             Self::RebaseTime(_) => "rebase-time",
             Self::InviteUser(_) => "invite-user",

@@ -48,6 +48,23 @@ impl State {
         }
     }
 
+    /// Refuses an actor who may not change the members of the broker group: whose certificate, of this generation, is
+    /// void, or whom the policy in force does not make a maintainer. Before the first bundle, the API alone decides.
+    ///
+    /// # Errors
+    /// [`Code::Revoked`], [`Code::PermissionDenied`].
+    pub fn check_group_change(&self, actor: &Actor, generation: u64) -> Result<(), Refusal> {
+        self.check_standing(actor, generation)?;
+        if matches!(actor, Actor::Leader(_)) || self.policy.is_none() || self.is_maintainer(actor) {
+            return Ok(());
+        }
+        Err(Refusal::new(
+            Code::PermissionDenied,
+            format!("{} may not change the members of the broker group", actor.name()),
+            "ask one of the `maintainers` of the Federation document to do it",
+        ))
+    }
+
     /// Refuses a user who would let in again a cluster that a maintainer evicted, without being one.
     ///
     /// # Errors
@@ -220,9 +237,20 @@ impl State {
         if roles.federation_admin || roles.broker_operator {
             return BTreeSet::new();
         }
-        let tenants = bundle.tenants.iter().filter(|(name, _)| roles.tenants.contains_key(name.as_str()));
-        let operated = bundle.institutions.keys().filter(|name| roles.institutions_operated.contains(name.as_str()));
-        tenants.map(|(_, tenant)| tenant.spec.institution.as_str()).chain(operated.map(String::as_str)).collect()
+        let tenants = roles.tenants.keys().filter_map(|name| bundle.tenants.get(name));
+        let operated = roles.institutions_operated.iter().filter_map(|name| bundle.institutions.get_key_value(name));
+        let operated = operated.map(|(name, _)| name.as_str());
+        tenants.map(|tenant| tenant.spec.institution.as_str()).chain(operated).collect()
+    }
+
+    /// The institution among whose stored replies those to a caller count: of several the first by name, none for those
+    /// who act for the federation.
+    pub(crate) fn institution_of_caller(&self, caller: &Actor) -> Option<&str> {
+        match caller {
+            Actor::Cluster(cluster) => self.institutions_of_cluster(cluster).min(),
+            Actor::User(id) => self.institutions_of_user(id).first().copied(),
+            Actor::Leader(_) => None,
+        }
     }
 
     /// The institution that owns a cluster by the policy in force.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use comity_core::broker_record::BrokerRole;
-use comity_core::command::{ApplyPolicy, AssignBroker, RecoverGroup, ReviseOffer};
+use comity_core::command::{AdmitBroker, ApplyPolicy, AssignBroker, RecoverGroup, ReviseOffer};
 use comity_core::demand::{Isolation, Preemptible, Share};
 use comity_core::inventory::{Enforcement, Sharing};
 use comity_core::log::LOG_FORMAT;
@@ -24,7 +24,7 @@ const LOG_1: &str = "log-1.json";
 const SNAPSHOT_1: &str = "snapshot-1.json";
 
 /// Commands of format 1.
-const COMMANDS: [&str; 34] = [
+const COMMANDS: [&str; 35] = [
     "apply-policy",
     "invite-cluster",
     "join-cluster",
@@ -48,6 +48,7 @@ const COMMANDS: [&str; 34] = [
     "begin-term",
     "expire",
     "assign-broker",
+    "admit-broker",
     "recover-group",
     "rebase-time",
     "invite-user",
@@ -127,6 +128,7 @@ fn story() -> Vec<LogEnvelope> {
     for command in super::invitations::user_and_broker_join().into_iter().chain(super::invitations::revoked()) {
         federation.ok(command);
     }
+    federation.ok(Command::AdmitBroker(AdmitBroker { broker: 7 }));
     let held = federation.state.clusters[&cluster("south")].offer.as_ref().unwrap().generation;
     let mut nodes = offer(1, &[("s2", 2, device(81_559, Sharing::Exclusive))]).nodes;
     nodes.get_mut(&node("s2")).unwrap().enforces = Enforcement::ALL;

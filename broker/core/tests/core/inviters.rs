@@ -2,11 +2,12 @@
 //! it is used.
 
 use comity_core::broker_record::BrokerRole;
-use comity_core::command::{ApplyPolicy, InviteCluster, JoinCluster, RevokeUser};
+use comity_core::command::{AdmitBroker, ApplyPolicy, Expire, InviteCluster, JoinCluster, RevokeUser, check_joined};
+use comity_core::idempotency::joining_broker;
 use comity_core::log::LOG_FORMAT;
 use comity_core::refusal::Code;
 use comity_core::revocation::LeaseTreatment;
-use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, Reply, Timestamp};
+use comity_core::{Actor, Command, Idempotency, LogEnvelope, Millis, Refusal, Reply, ReplyBody, Timestamp};
 
 use super::federation::{Federation, cluster, terms};
 use super::invitations::{assign, hash, invite_broker, invite_user, join_broker, join_user, revoke};
@@ -170,4 +171,90 @@ fn inviters_revoke_their_own_invitations_and_those_that_they_could_have_made() {
     // Not a broker operator any more, but its inviter.
     apply_as(&mut federation, OPERATOR, revoke("2")).unwrap();
     assert!(federation.state.invites.is_empty());
+}
+
+/// Joins as broker 2, as the API does: with a key, so that a repeated call gets the first answer.
+fn join_as_broker(federation: &mut Federation) -> Reply {
+    federation.now += 1;
+    let entry = LogEnvelope {
+        format: LOG_FORMAT,
+        actor: Actor::User("spiffe://test.example/broker/2".to_owned()),
+        generation: 0,
+        time: Timestamp(federation.now),
+        traceparent: String::new(),
+        idempotency: Some(Idempotency { caller: joining_broker(2), key: hash("2"), body_sha256: "b".to_owned() }),
+        command: join_broker(2, "2"),
+    };
+    federation.state.apply(&entry).unwrap().reply
+}
+
+#[test]
+fn the_answer_to_a_join_is_forgotten_once_the_broker_is_admitted_or_removed() {
+    let admitted = Command::AdmitBroker(AdmitBroker { broker: 2 });
+    for end in [admitted.clone(), assign(2, BrokerRole::Removed), assign(2, BrokerRole::Voter)] {
+        let mut federation = with_operator();
+        assert_eq!(federation.refused(admitted.clone()).code, Code::WrongState);
+        apply_as(&mut federation, OPERATOR, invite_broker(None, "2")).unwrap();
+        let first = join_as_broker(&mut federation).unwrap();
+        assert_eq!(first, ReplyBody::BrokerJoined { inviter: Actor::User(OPERATOR.to_owned()), generation: 0 });
+        assert_eq!(join_as_broker(&mut federation).unwrap(), first);
+        federation.ok(end);
+        assert_eq!(join_as_broker(&mut federation).unwrap_err().code, Code::InvalidToken);
+        assert!(federation.state.idempotency.is_empty());
+    }
+}
+
+#[test]
+fn a_broker_gets_the_groups_secrets_only_while_its_inviter_may_invite_brokers() {
+    let mut federation = with_operator();
+    apply_as(&mut federation, OPERATOR, invite_broker(None, "2")).unwrap();
+    join_as_broker(&mut federation).unwrap();
+    let inviter = Actor::User(OPERATOR.to_owned());
+    let check = |federation: &Federation| check_joined(&federation.state, 2, &inviter, 0);
+    check(&federation).unwrap();
+    federation.ok(policy(&[ADMIN], &[ADMIN]));
+    let refusal = check(&federation).unwrap_err();
+    assert!(refusal.code == Code::InvalidToken && refusal.reason.contains("may not invite broker 2 any more"));
+    federation.ok(policy(&[ADMIN], &[ADMIN, OPERATOR]));
+    check(&federation).unwrap();
+    federation.ok(assign(2, BrokerRole::Removed));
+    assert_eq!(check(&federation).unwrap_err().code, Code::WrongState);
+}
+
+#[test]
+fn maintainers_alone_change_the_members_of_the_broker_group() {
+    let mut federation = with_operator();
+    let refusal = denied(apply_as(&mut federation, OPERATOR, assign(2, BrokerRole::Voter)));
+    assert!(refusal.remedy.contains("maintainers"), "{refusal}");
+    apply_as(&mut federation, ADMIN, assign(2, BrokerRole::Voter)).unwrap();
+    denied(apply_as(&mut federation, BROKER, assign(2, BrokerRole::Removed)));
+    assert_eq!(federation.state.brokers[&2].role, BrokerRole::Voter);
+}
+
+#[test]
+fn a_stored_reply_counts_for_its_callers_institution() {
+    let mut federation = Federation::ready();
+    let alice = "spiffe://test.example/user/alice";
+    for (actor, institution) in [
+        (Actor::User(alice.to_owned()), Some("western")),
+        (Actor::Cluster(cluster("north")), Some("lenders")),
+        (Actor::User(ADMIN.to_owned()), None),
+        (Actor::User(BROKER.to_owned()), None),
+    ] {
+        federation.now += 1;
+        let caller = actor.name();
+        let idempotency = Idempotency { caller: caller.clone(), key: "k".to_owned(), body_sha256: "b".to_owned() };
+        let entry = LogEnvelope {
+            format: LOG_FORMAT,
+            generation: federation.state.certificate_generation,
+            actor,
+            time: Timestamp(federation.now),
+            traceparent: String::new(),
+            idempotency: Some(idempotency),
+            command: Command::Expire(Expire {}),
+        };
+        federation.state.apply(&entry).unwrap().reply.unwrap();
+        let stored = federation.state.idempotency.get(&format!("{caller} k")).unwrap();
+        assert_eq!(stored.institution.as_deref(), institution, "{caller}");
+    }
 }

@@ -69,9 +69,6 @@ pub struct AgentHandlers {
     pub context: Context,
 }
 
-/// After this long without a leader, agents and watchers are sent to another broker; elections take less.
-pub(super) const LEADERLESS_TIMEOUT: Duration = Duration::from_secs(5);
-
 type Messages = Pin<Box<dyn Stream<Item = Result<ToAgent, Status>> + Send>>;
 
 impl AgentHandlers {
@@ -144,10 +141,6 @@ impl AgentStream {
             end = self.serve(&mut incoming, touched) => end,
             ended = self.context.caller_ended(&self.life) => ended.into(),
             () = self.context.stop.cancelled() => RpcError::Stopping.into(),
-            // Without a leader, heartbeats of this agent are not reported.
-            () = self.context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
-                Unavailable::NoLeader { broker: self.context.id }.into()
-            }
             () = self.sender.closed() => End::Gone,
         };
         self.context.hub.touched().tidy();

@@ -10,7 +10,7 @@ use comity_proto::v1::policy_service_server::PolicyService;
 use tonic::Request;
 
 use crate::api::authorize::Rpc;
-use crate::api::caller::Caller;
+use crate::api::caller_life::CallerLife;
 use crate::api::convert::{self, policy};
 use crate::api::idempotency;
 use crate::api::rpc::serve;
@@ -35,9 +35,9 @@ impl PolicyHandlers {
         &self,
         request: Request<v1::CheckPolicyRequest>,
     ) -> Result<v1::CheckPolicyResponse, RpcError> {
-        let caller = self.context.admit(Rpc::CheckPolicy, &request).await?;
+        let life = self.context.admit_long(Rpc::CheckPolicy, &request).await?;
         let source = policy::source(request.into_inner().bundle)?;
-        Ok(match self.compile(&caller, source).await? {
+        Ok(match self.compile(&life, source).await? {
             Ok(bundle) => v1::CheckPolicyResponse {
                 problems: Vec::new(),
                 hash: bundle.hash.clone(),
@@ -55,14 +55,15 @@ impl PolicyHandlers {
         &self,
         request: Request<v1::ApplyPolicyRequest>,
     ) -> Result<v1::ApplyPolicyResponse, RpcError> {
-        let caller = self.context.admit(Rpc::ApplyPolicy, &request).await?;
+        let life = self.context.admit_long(Rpc::ApplyPolicy, &request).await?;
+        let caller = life.caller();
         let mut message = request.into_inner();
         let key = std::mem::take(&mut message.idempotency_key);
         // A repeated call expects the bundle that its first try put into force.
         let expected_hash = message.expected_hash.take();
         let idempotency = idempotency::of_call(&caller.name(), &key, "ApplyPolicy", &message)?;
         let source = policy::source(message.bundle)?;
-        let bundle = match self.compile(&caller, source.clone()).await? {
+        let bundle = match self.compile(&life, source.clone()).await? {
             Ok(bundle) => bundle,
             Err(problems) => {
                 return Ok(v1::ApplyPolicyResponse {
@@ -74,7 +75,7 @@ impl PolicyHandlers {
         self.own_trust_domain(&bundle)?;
         let command = ApplyPolicy { source, force: message.force, expected_hash };
         if message.dry_run {
-            let (in_force_hash, effects) = self.effects(&caller, command).await?;
+            let (in_force_hash, effects) = self.effects(&life, command).await?;
             return Ok(v1::ApplyPolicyResponse {
                 problems: Vec::new(),
                 hash: bundle.hash.clone(),
@@ -86,7 +87,7 @@ impl PolicyHandlers {
         }
         let command = Command::ApplyPolicy(command);
         self.context
-            .mutate(&caller, command, Some(idempotency), |state, reply| {
+            .mutate(caller, command, Some(idempotency), |state, reply| {
                 let record = state.policy.as_ref().ok_or_else(none_in_force)?;
                 Ok(v1::ApplyPolicyResponse {
                     problems: Vec::new(),
@@ -113,7 +114,8 @@ impl PolicyHandlers {
     }
 
     /// The hash of the bundle in force, empty if there is none, and the effects of another one.
-    async fn effects(&self, caller: &Caller, command: ApplyPolicy) -> Result<(String, PolicyEffects), RpcError> {
+    async fn effects(&self, life: &CallerLife, command: ApplyPolicy) -> Result<(String, PolicyEffects), RpcError> {
+        let caller = life.caller();
         let (actor, now) = ((caller.actor(), caller.generation()), self.context.now());
         let compute = move |state: &State| {
             let in_force = state.policy.as_ref().map_or_else(String::new, |record| record.bundle.hash.clone());
@@ -122,11 +124,11 @@ impl PolicyHandlers {
         };
         let what = "computing the effects of the bundle";
         // An entry that would break the state's rules has no effects.
-        Ok(self.context.read_long(caller, what, compute).await?.ok_or(RpcError::Internal { what })??)
+        Ok(self.context.read_long(life, what, compute).await?.ok_or(RpcError::Internal { what })??)
     }
 
-    async fn compile(&self, caller: &Caller, source: BundleSource) -> Result<Result<Bundle, Vec<Problem>>, RpcError> {
-        self.context.compute_long(caller, "compiling the bundle", move || Bundle::compile(&source)).await
+    async fn compile(&self, life: &CallerLife, source: BundleSource) -> Result<Result<Bundle, Vec<Problem>>, RpcError> {
+        self.context.compute_long(life, "compiling the bundle", move || Bundle::compile(&source)).await
     }
 
     /// Refuses a bundle of another trust domain: it would leave no user with a role.

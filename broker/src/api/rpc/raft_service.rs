@@ -19,7 +19,7 @@ use crate::api::{idempotency, invitation};
 use crate::context::Context;
 use crate::group::{Consistency, GroupError, MemberStatus};
 use crate::replication::member::MemberAddress;
-use crate::replication::membership_change::MembershipChange;
+use crate::replication::membership_change::{MembershipChange, RequestedChange};
 
 /// Clusters that a status names for each old root, at most.
 const MAX_NAMED_CLUSTERS: usize = 64;
@@ -126,8 +126,11 @@ impl RaftHandlers {
         let caller = self.context.admit(Rpc::ChangeMembers, &request).await?;
         let (change, id) = change(request.into_inner())?;
         tracing::info!(?change, caller = caller.name(), "members are to change");
-        self.context.group.change_members(change).await.map_err(|error| match error {
+        let requested = RequestedChange { actor: caller.actor(), generation: caller.generation(), change };
+        self.context.group.change_members(requested).await.map_err(|error| match error {
             GroupError::Unavailable(unavailable) => RpcError::Unavailable(unavailable),
+            // It is about the caller, not about the broker.
+            GroupError::Refused(refusal) if refusal.field.is_empty() => refusal.into(),
             GroupError::Refused(refusal) => refusal.at("id", id).into(),
             other => {
                 Refusal::new(Code::WrongState, other.to_string(), "look at `comity raft status`").at("id", id).into()

@@ -15,7 +15,7 @@ use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
 
 use crate::api::authorize::{Rpc, may_decide, may_submit, may_view_tenant};
-use crate::api::caller::Caller;
+use crate::api::caller_life::CallerLife;
 use crate::api::convert::{answer, lease, request as convert, wiring};
 use crate::api::idempotency::of_call;
 use crate::api::paging::Page;
@@ -47,16 +47,17 @@ impl RequestHandlers {
         &self,
         request: Request<v1::SubmitRequestRequest>,
     ) -> Result<v1::SubmitRequestResponse, RpcError> {
-        let caller = self.context.admit(Rpc::SubmitRequest, &request).await?;
-        let submitted = self.submit(&caller, request.into_inner()).await;
-        submitted.map_err(|error| self.context.with_suggestion(&caller, error))
+        let life = self.context.admit_long(Rpc::SubmitRequest, &request).await?;
+        let submitted = self.submit(&life, request.into_inner()).await;
+        submitted.map_err(|error| self.context.with_suggestion(life.caller(), error))
     }
 
     async fn submit(
         &self,
-        caller: &Caller,
+        life: &CallerLife,
         mut message: v1::SubmitRequestRequest,
     ) -> Result<v1::SubmitRequestResponse, RpcError> {
+        let caller = life.caller();
         let key = std::mem::take(&mut message.idempotency_key);
         let queue_anyway = std::mem::take(&mut message.queue_anyway);
         let idempotency = of_call(&caller.name(), &key, "SubmitRequest", &message)?;
@@ -71,7 +72,7 @@ impl RequestHandlers {
                 let unservable = explain::unservable(state, &checked, now);
                 Ok::<_, Refusal>((checked, unservable))
             };
-            let (checked, unservable) = self.context.read_long(caller, "checking the request", read).await??;
+            let (checked, unservable) = self.context.read_long(life, "checking the request", read).await??;
             let message = match unservable {
                 Some(refusal) if !queue_anyway => return Err(refusal.into()),
                 Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
@@ -85,7 +86,7 @@ impl RequestHandlers {
             };
             return Ok(v1::SubmitRequestResponse { request: Some(request) });
         }
-        self.refuse_early(caller, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await?;
+        self.refuse_early(life, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await?;
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
         let submitted = self
             .context
@@ -167,8 +168,8 @@ impl RequestHandlers {
         &self,
         request: Request<v1::ExplainRequestRequest>,
     ) -> Result<v1::ExplainRequestResponse, RpcError> {
-        let caller = self.context.admit(Rpc::ExplainRequest, &request).await?;
-        let viewer = self.context.viewer(&caller);
+        let life = self.context.admit_long(Rpc::ExplainRequest, &request).await?;
+        let viewer = self.context.viewer(life.caller());
         let id = RequestId::parse(&request.into_inner().request, "request")?;
         let read = move |state: &State| -> Result<_, Refusal> {
             let record =
@@ -207,23 +208,24 @@ impl RequestHandlers {
                     .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
             })
         };
-        Ok(self.context.read_long(&caller, "explaining the request", read).await??)
+        Ok(self.context.read_long(&life, "explaining the request", read).await??)
     }
 
     async fn quote_request(
         &self,
         request: Request<v1::QuoteRequestRequest>,
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
-        let caller = self.context.admit(Rpc::QuoteRequest, &request).await?;
-        let quote = self.quote(&caller, request.into_inner()).await;
-        quote.map_err(|error| self.context.with_suggestion(&caller, error))
+        let life = self.context.admit_long(Rpc::QuoteRequest, &request).await?;
+        let quote = self.quote(&life, request.into_inner()).await;
+        quote.map_err(|error| self.context.with_suggestion(life.caller(), error))
     }
 
     async fn quote(
         &self,
-        caller: &Caller,
+        life: &CallerLife,
         message: v1::QuoteRequestRequest,
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
+        let caller = life.caller();
         let viewer = self.context.viewer(caller);
         let spec = convert::spec(message.spec)?;
         self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
@@ -252,12 +254,13 @@ impl RequestHandlers {
                 enforces: wiring::enforcement_to_proto(quote.enforces),
             })
         };
-        Ok(self.context.read_long(caller, "quoting the request", read).await??)
+        Ok(self.context.read_long(life, "quoting the request", read).await??)
     }
 
     /// Refuses a request for which the queue has no room, which must not cost entries of the log; and, unless it is to
     /// be queued anyway, one that no donor could ever serve. Other refusals are the command's.
-    async fn refuse_early(&self, caller: &Caller, submission: Submission<'_>) -> Result<(), RpcError> {
+    async fn refuse_early(&self, life: &CallerLife, submission: Submission<'_>) -> Result<(), RpcError> {
+        let caller = life.caller();
         let now = self.context.now();
         let group = &self.context.group;
         let looks_unservable = self.context.refused_lately.has(caller)
@@ -273,7 +276,7 @@ impl RequestHandlers {
             let check = move |state: &State| {
                 Submission { spec: &spec, idempotency: &idempotency, queue_anyway }.refusal(state, now)
             };
-            self.context.read_long(caller, "checking the request", check).await?
+            self.context.read_long(life, "checking the request", check).await?
         } else {
             group.read(Consistency::Linearizable, |state| submission.refusal(state, now)).await?
         };

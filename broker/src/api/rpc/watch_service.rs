@@ -16,12 +16,11 @@ use tonic::{Request, Response, Status};
 
 use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
-use crate::api::rpc::agent_service::LEADERLESS_TIMEOUT;
 use crate::api::rpc_error::RpcError;
 use crate::api::shares::caller_slots::{CallerSlots, WATCHES};
 use crate::api::viewer::Viewer;
 use crate::context::{Context, complete};
-use crate::group::{Consistency, Unavailable};
+use crate::group::Consistency;
 use crate::watch::{Batch, cluster, objects, visible_clusters};
 
 /// Events queued for one watcher, beyond HTTP/2's buffers.
@@ -87,10 +86,6 @@ impl WatchHandlers {
                 () = sender.closed() => return,
                 () = stop.cancelled() => Some(RpcError::Stopping),
                 ended = context.caller_ended(&life) => Some(ended),
-                // It would see nothing new here.
-                () = context.group.without_leader_for(LEADERLESS_TIMEOUT) => {
-                    Some(Unavailable::NoLeader { broker: context.id }.into())
-                }
             };
             if let Some(error) = ended {
                 // The queue may be full, which is why it ends; then the end of the stream has to say it.

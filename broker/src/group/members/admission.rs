@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use comity_core::Command;
 use comity_core::broker_record::{BrokerRecord, BrokerRole};
-use comity_core::command::AssignBroker;
+use comity_core::command::{AdmitBroker, AssignBroker};
+use comity_core::{Actor, Command};
 use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver as _;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +19,7 @@ use crate::group::members::membership::CatchUp;
 use crate::group::{Group, Inner};
 use crate::replication::identity::Incarnation;
 use crate::replication::member::{MemberAddress, MemberNode};
+use crate::replication::membership_change::RequestedChange;
 use crate::replication::proposal::Proposal;
 
 /// Check interval.
@@ -65,7 +66,8 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
 /// Records the founding members as the group's first voters.
 async fn record_founders(group: &Group) -> Result<(), GroupError> {
     for (id, address) in &group.inner.config.members {
-        group.assign(*id, BrokerRole::Voter, address).await?;
+        let leader = (Actor::Leader(group.inner.config.id), 0);
+        group.record(leader, assignment(*id, BrokerRole::Voter, address)).await?;
     }
     Ok(())
 }
@@ -91,7 +93,7 @@ pub(crate) fn admit(inner: &Arc<Inner>, id: u64, incarnation: Incarnation) {
 
 impl Inner {
     /// Replaces the earlier incarnation of a broker that lost its log by this one, as a learner.
-    async fn admit_here(&self, id: u64, incarnation: Incarnation) -> Result<(), GroupError> {
+    async fn admit_here(self: &Arc<Self>, id: u64, incarnation: Incarnation) -> Result<(), GroupError> {
         let Some(record) = self.replica.read(|it| it.state.brokers.get(&id).cloned()) else { return Ok(()) };
         let membership = self.raft.server_metrics().borrow_watched().membership_config.clone();
         if membership.get_node(&id).is_some_and(|node| node.incarnation == incarnation) {
@@ -100,6 +102,8 @@ impl Inner {
         if membership.voter_ids().any(|voter| voter == id) {
             self.others_are_enough(id).await?;
         }
+        let admit = Command::AdmitBroker(AdmitBroker { broker: id });
+        Group { inner: Arc::clone(self) }.record((Actor::Leader(self.config.id), 0), admit).await?;
         self.take_out(id).await?;
         let address = MemberAddress { raft: record.raft_address, client: record.client_address };
         info!(broker = id, %incarnation, %address, "admitted; it gets the log, and does not vote yet");
@@ -169,15 +173,29 @@ impl Inner {
 }
 
 impl Group {
-    /// Records the role of a broker.
-    pub(crate) async fn assign(&self, id: u64, role: BrokerRole, address: &MemberAddress) -> Result<(), GroupError> {
-        let command = AssignBroker {
-            broker: id,
-            role,
-            raft_address: address.raft.clone(),
-            client_address: address.client.clone(),
-        };
-        let proposal = Proposal::of_leader(self.inner.config.id, Command::AssignBroker(command));
+    /// Records the role of a broker, as its requester asked.
+    pub(crate) async fn assign(
+        &self,
+        id: u64,
+        role: BrokerRole,
+        address: &MemberAddress,
+        requested: &RequestedChange,
+    ) -> Result<(), GroupError> {
+        let actor = (requested.actor.clone(), requested.generation);
+        self.record(actor, assignment(id, role, address)).await
+    }
+
+    async fn record(&self, (actor, generation): (Actor, u64), command: Command) -> Result<(), GroupError> {
+        let proposal = Proposal { actor, generation, command, idempotency: None, traceparent: String::new() };
         self.propose(proposal).await?.reply.map(drop).map_err(GroupError::Refused)
     }
+}
+
+fn assignment(id: u64, role: BrokerRole, address: &MemberAddress) -> Command {
+    Command::AssignBroker(AssignBroker {
+        broker: id,
+        role,
+        raft_address: address.raft.clone(),
+        client_address: address.client.clone(),
+    })
 }

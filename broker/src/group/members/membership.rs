@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_core::State;
 use comity_core::broker_record::BrokerRole;
 use comity_core::limits::MAX_VOTERS;
 use comity_proto::raft::v1::HelloRequest;
@@ -16,10 +17,10 @@ use tracing::info;
 
 use crate::group::group_error::{GroupError, Unavailable};
 use crate::group::propose::Deadline;
-use crate::group::{Group, Inner, Leadership};
+use crate::group::{Consistency, Group, Inner, Leadership};
 use crate::replication::identity::{GroupId, Incarnation};
 use crate::replication::member::{MemberAddress, MemberNode};
-use crate::replication::membership_change::MembershipChange;
+use crate::replication::membership_change::{MembershipChange, RequestedChange};
 use crate::replication::types::RaftInstant;
 use crate::transport::{CallError, ForwardReply, ForwardRequest};
 
@@ -46,12 +47,13 @@ pub(crate) enum CatchUp {
 }
 
 impl Group {
-    /// Carries out a change; a change already in effect is no error.
+    /// Carries out a change; a change already in effect is no error. The leader checks its requester again when the
+    /// change begins.
     ///
     /// # Errors
     /// [`GroupError::Members`] and [`GroupError::Refused`] where it is refused, [`GroupError::Unavailable`] where no
     /// leader is known for a moment or it takes longer than two minutes.
-    pub async fn change_members(&self, change: MembershipChange) -> Result<(), GroupError> {
+    pub async fn change_members(&self, requested: RequestedChange) -> Result<(), GroupError> {
         let inner = &self.inner;
         let deadline = Deadline::within(CATCH_UP_TIMEOUT);
         while deadline.left() > Duration::ZERO && !inner.is_out_of_patience(&deadline) {
@@ -60,9 +62,9 @@ impl Group {
             }
             let leadership = *inner.leadership.borrow();
             let done = match leadership {
-                Leadership::Leader { .. } => self.change_members_here(&change).await?,
+                Leadership::Leader { .. } => self.change_members_here(&requested).await?,
                 Leadership::Follower { leader: Some(leader) } => {
-                    inner.change_members_there(leader, &change, deadline.left()).await?
+                    inner.change_members_there(leader, &requested, deadline.left()).await?
                 }
                 Leadership::Follower { leader: None } => false,
             };
@@ -75,20 +77,23 @@ impl Group {
     }
 
     /// [`change_members`](Self::change_members) as the leader; false if this broker does not lead.
-    pub(crate) async fn change_members_here(&self, change: &MembershipChange) -> Result<bool, GroupError> {
+    pub(crate) async fn change_members_here(&self, requested: &RequestedChange) -> Result<bool, GroupError> {
         let inner = &self.inner;
-        if let MembershipChange::TransferLeader { to } = change {
-            return inner.transfer_leader(*to).await.map(|()| true);
+        if let MembershipChange::TransferLeader { to } = requested.change {
+            self.check_requester(requested).await?;
+            return inner.transfer_leader(to).await.map(|()| true);
         }
         let changing = async {
             let _turn = Arc::clone(&inner.changing).lock_owned().await;
             if !inner.leadership.borrow().is_leader() {
                 return Ok(false);
             }
-            match change {
-                MembershipChange::AddLearner { id, address } => self.add_learner(*id, address).await,
-                MembershipChange::Promote { id } => self.promote(*id).await,
-                MembershipChange::Remove { id } => self.remove(*id).await,
+            // Here, not before: it may have waited for minutes, and the broker that admitted it may lag.
+            self.check_requester(requested).await?;
+            match &requested.change {
+                MembershipChange::AddLearner { id, address } => self.add_learner(*id, address, requested).await,
+                MembershipChange::Promote { id } => self.promote(*id, requested).await,
+                MembershipChange::Remove { id } => self.remove(*id, requested).await,
                 MembershipChange::TransferLeader { .. } => Ok(true),
             }
         };
@@ -111,7 +116,21 @@ impl Group {
         }
     }
 
-    async fn add_learner(&self, id: u64, address: &MemberAddress) -> Result<bool, GroupError> {
+    /// Refuses a change whose requester may not change the members any more.
+    async fn check_requester(
+        &self,
+        RequestedChange { actor, generation, .. }: &RequestedChange,
+    ) -> Result<(), GroupError> {
+        let check = |state: &State| state.check_group_change(actor, *generation);
+        self.read(Consistency::Linearizable, check).await?.map_err(GroupError::Refused)
+    }
+
+    async fn add_learner(
+        &self,
+        id: u64,
+        address: &MemberAddress,
+        requested: &RequestedChange,
+    ) -> Result<bool, GroupError> {
         check_member(id, address)?;
         let inner = &self.inner;
         let hello = HelloRequest {
@@ -133,7 +152,7 @@ impl Group {
         // A voter stays a voter; the state refuses a removed broker.
         let role = inner.replica.read(|it| it.state.brokers.get(&id).map(|record| record.role));
         let role = role.filter(|role| *role == BrokerRole::Voter).unwrap_or(BrokerRole::Learner);
-        self.assign(id, role, address).await?;
+        self.assign(id, role, address, requested).await?;
         let known = inner.raft.server_metrics().borrow_watched().membership_config.get_node(&id).cloned();
         if known.is_some_and(|node| node.incarnation == incarnation) {
             return Ok(true);
@@ -143,7 +162,7 @@ impl Group {
         Ok(true)
     }
 
-    async fn promote(&self, id: u64) -> Result<bool, GroupError> {
+    async fn promote(&self, id: u64, requested: &RequestedChange) -> Result<bool, GroupError> {
         let inner = &self.inner;
         let membership = inner.raft.server_metrics().borrow_watched().membership_config.clone();
         let Some(node) = membership.get_node(&id).cloned() else {
@@ -153,7 +172,7 @@ impl Group {
         if !membership.voter_ids().any(|voter| voter == id) && membership.voter_ids().count() >= MAX_VOTERS {
             return Err(GroupError::Members(format!("there are {MAX_VOTERS} voters already, and no more are allowed")));
         }
-        self.assign(id, BrokerRole::Voter, &node.address).await?;
+        self.assign(id, BrokerRole::Voter, &node.address, requested).await?;
         if membership.voter_ids().any(|voter| voter == id) {
             return Ok(true);
         }
@@ -168,7 +187,7 @@ impl Group {
         Ok(true)
     }
 
-    async fn remove(&self, id: u64) -> Result<bool, GroupError> {
+    async fn remove(&self, id: u64, requested: &RequestedChange) -> Result<bool, GroupError> {
         let inner = &self.inner;
         let Some(record) = inner.replica.read(|it| it.state.brokers.get(&id).cloned()) else {
             return Err(GroupError::Members(format!(
@@ -190,7 +209,7 @@ impl Group {
             return Ok(false);
         }
         let address = MemberAddress { raft: record.raft_address, client: record.client_address };
-        self.assign(id, BrokerRole::Removed, &address).await?;
+        self.assign(id, BrokerRole::Removed, &address, requested).await?;
         inner.take_out(id).await?;
         info!(broker = id, "was removed; its number is never used again");
         Ok(true)
@@ -250,16 +269,16 @@ impl Inner {
     async fn change_members_there(
         &self,
         leader: u64,
-        change: &MembershipChange,
+        requested: &RequestedChange,
         timeout: Duration,
     ) -> Result<bool, GroupError> {
         let Some(node) = self.node_of(leader) else { return Ok(false) };
-        let message = ForwardRequest::ChangeMembers(change.clone());
+        let message = ForwardRequest::ChangeMembers(requested.clone());
         let answer = tokio::select! {
             answer = self.peers.forward(leader, &node, &message, timeout) => answer,
             // A transfer to any voter is then complete.
             () = self.led_by_another(leader) => {
-                return Ok(matches!(change, MembershipChange::TransferLeader { to: None }));
+                return Ok(matches!(requested.change, MembershipChange::TransferLeader { to: None }));
             }
             () = self.leaderless_for(self.config.patience) => return Ok(false),
         };
@@ -267,6 +286,7 @@ impl Inner {
             Ok(ForwardReply::MembersChanged) => Ok(true),
             Ok(ForwardReply::NotAppended) => Ok(false),
             Ok(ForwardReply::MembersRefused(reason)) => Err(GroupError::Members(reason)),
+            Ok(ForwardReply::Refused(refusal)) => Err(GroupError::Refused(refusal)),
             Ok(ForwardReply::Unknown(reason)) => Err(Unavailable::Unknown { reason }.into()),
             Ok(ForwardReply::Applied(_)) => Err(GroupError::Raft(format!("broker {leader} answered another question"))),
             // Changes are idempotent.

@@ -1,6 +1,14 @@
 //! Brokers that cannot reach each other, and leaders whose process has ended.
 
+use comity_runtime::clock::SystemClock;
+use comity_runtime::spiffe::UserName;
+use comity_runtime::tls::PeerInfo;
+use tokio::sync::watch;
+
 use super::*;
+use crate::api::authorize::Rpc;
+use crate::api::caller_life::CallerLife;
+use crate::api::rpc_error::RpcError;
 use crate::group::tests::line::{CUT, Lines, Open, WHOLE};
 
 /// Three brokers, the lines between them, and the leader.
@@ -45,7 +53,7 @@ fn a_broker_that_was_removed_while_nobody_reached_it_stops_when_it_is_back() {
         let (brokers, lines, index) = three_with_lines(&federation).await;
         let (leading, away) = (&brokers[index], &brokers[(index + 1) % 3]);
         lines.set(away.id, CUT, CUT);
-        leading.group.change_members(MembershipChange::Remove { id: away.id }).await.unwrap();
+        leading.group.change_members(by_admin(MembershipChange::Remove { id: away.id })).await.unwrap();
         lines.set(away.id, WHOLE, WHOLE);
         let halt = tokio::time::timeout(SOON, away.group.stopped()).await.unwrap();
         assert!(matches!(&halt, Halt::Stopped(reason) if reason.contains("was removed from its group")), "{halt:?}");
@@ -74,7 +82,7 @@ fn an_isolated_leader_leads_no_more_and_sends_callers_away() {
         assert!(matches!(error, Unavailable::NoLeader { .. }), "{error}");
         assert!(began.elapsed() < Duration::from_secs(2), "both calls took {:?}", began.elapsed());
         // A change of the members may take two minutes, but not where nobody leads.
-        let change = old.group.change_members(MembershipChange::TransferLeader { to: None });
+        let change = old.group.change_members(by_admin(MembershipChange::TransferLeader { to: None }));
         let error = tokio::time::timeout(SOON, change).await.unwrap().unwrap_err();
         assert!(matches!(error, GroupError::Unavailable(Unavailable::NoLeader { .. })), "{error}");
 
@@ -274,6 +282,37 @@ fn a_call_that_was_handed_to_a_leader_that_hangs_goes_to_the_next_one() {
         assert_eq!(changed(&brokers[(index + 1) % 3].group, 2).await, 2);
         // Without giving up the old leader it would take the call's whole deadline.
         assert!(began.elapsed() < Duration::from_millis(3_500), "it took {:?}", began.elapsed());
+        stop_all(brokers, &lines).await;
+    });
+}
+
+#[test]
+fn isolated_broker_answers_revoked_user() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let (brokers, lines, index) = three_with_lines(&federation).await;
+        let clock = SystemClock::new();
+        for isolated in [&brokers[index], &brokers[(index + 1) % 3]] {
+            let begin = async |rpc| {
+                let id = SpiffeId::user(federation.domain(), UserName::new("alice").unwrap());
+                let peer = PeerInfo { spiffe: Some(id), ..PeerInfo::anonymous("127.0.0.1:1".parse().unwrap()) };
+                CallerLife::begin(Some(peer), rpc, &isolated.group).await
+            };
+            let life = begin(Rpc::Watch).await.unwrap();
+            lines.set(isolated.id, CUT, CUT);
+            let (cut, (_revocations, seen)) = (Instant::now(), watch::channel(0));
+            let ended = life.ended(&isolated.group, &clock, seen);
+            let ended = tokio::time::timeout(SOON, ended).await.unwrap();
+            assert!(matches!(ended, RpcError::Unavailable(Unavailable::NoLeader { .. })), "{ended:?}");
+            assert!(cut.elapsed() <= Duration::from_secs(5), "it took {:?}", cut.elapsed());
+            // Whatever the consistency of a read.
+            let refused = begin(Rpc::ListLeases).await.unwrap_err();
+            assert!(matches!(refused, RpcError::Unavailable(Unavailable::NoLeader { .. })), "{refused:?}");
+            begin(Rpc::GetRaftStatus).await.unwrap();
+            lines.set(isolated.id, WHOLE, WHOLE);
+            eventually("it to serve again", || async { begin(Rpc::ListLeases).await.ok() }).await;
+            leader(&brokers).await;
+        }
         stop_all(brokers, &lines).await;
     });
 }

@@ -157,7 +157,7 @@ async fn an_older_copy_of_a_disk_is_known_to_the_leader_and_begins_a_new_life() 
     let federation = Federation::new(3);
     let mut brokers = federation.three().await;
     // Of the founder, which leads: what the others acknowledged is in its memory.
-    brokers[0].group.change_members(MembershipChange::TransferLeader { to: Some(1) }).await.unwrap();
+    brokers[0].group.change_members(by_admin(MembershipChange::TransferLeader { to: Some(1) })).await.unwrap();
     leader(&brokers).await;
     changed(&brokers[0].group, 1).await;
     same_everywhere(&brokers).await;
@@ -189,7 +189,7 @@ async fn an_older_copy_of_a_disk_is_known_to_the_leader_and_begins_a_new_life() 
 async fn an_older_copy_is_known_to_a_member_that_missed_the_writes() {
     let federation = Federation::new(3);
     let mut brokers = federation.three().await;
-    brokers[0].group.change_members(MembershipChange::TransferLeader { to: Some(1) }).await.unwrap();
+    brokers[0].group.change_members(by_admin(MembershipChange::TransferLeader { to: Some(1) })).await.unwrap();
     leader(&brokers).await;
     changed(&brokers[0].group, 1).await;
     same_everywhere(&brokers).await;

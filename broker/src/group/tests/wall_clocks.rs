@@ -108,7 +108,7 @@ fn a_leader_whose_wall_clock_jumps_hands_over_and_log_time_stays() {
             // Nobody can send leadership back there, for it would be handed on at once.
             let back = MembershipChange::TransferLeader { to: Some(brokers[was].id) };
             let refused = eventually("the transfer to be refused for the clock", || async {
-                brokers[now].group.change_members(back.clone()).await.err().map(|error| error.to_string())
+                brokers[now].group.change_members(by_admin(back.clone())).await.err().map(|error| error.to_string())
             });
             assert!(refused.await.contains("off the majority's"));
 

@@ -13,6 +13,8 @@ pub const KEPT_FOR: Millis = Millis::from_hours(24);
 /// A stored reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredReply {
+    /// The caller's institution when the call was applied; none for those who act for the federation.
+    pub institution: Option<String>,
     /// SHA-256 of the call's body.
     pub body_sha256: String,
     /// The reply.
@@ -25,6 +27,12 @@ pub struct StoredReply {
 #[must_use]
 pub fn record_name(idempotency: &Idempotency) -> String {
     format!("{} {}", idempotency.caller, idempotency.key)
+}
+
+/// The caller under which the reply to the join of a broker is stored: it has no certificate yet.
+#[must_use]
+pub fn joining_broker(broker: u64) -> String {
+    format!("join/broker/{broker}")
 }
 
 /// The caller of a record.

@@ -3,6 +3,7 @@
 use comity_types::{ClusterId, LeaseId, PeeringId, RequestId};
 use serde::{Deserialize, Serialize};
 
+use crate::model::actor::Actor;
 use crate::model::invite::InviteSubject;
 use crate::model::refusal::Refusal;
 use crate::model::revocation::{RevocationEffects, UserRevocationEffects};
@@ -52,6 +53,13 @@ pub enum ReplyBody {
         subject: InviteSubject,
         /// When the token expires.
         expires_at: Timestamp,
+    },
+    /// A broker joined. A repeated call may get the group's secrets again only while this inviter may invite brokers.
+    BrokerJoined {
+        /// Who made the token.
+        inviter: Actor,
+        /// Generation of the inviter's certificate.
+        generation: u64,
     },
     /// Placements were checked individually.
     Placed {

@@ -2,6 +2,7 @@
 
 use comity_types::{LeaseId, LeaseState, PeeringId, PeeringState, RequestId};
 
+use crate::model::actor::Actor;
 use crate::model::idempotency::{self, StoredReply};
 use crate::model::limits::{MAX_ENDED_KEPT, MAX_IDEMPOTENCY_RECORDS};
 use crate::model::peering::Peering;
@@ -33,9 +34,19 @@ impl Transition<'_> {
         forget_reply(self.records(), name);
     }
 
+    /// Deletes all stored replies to a caller.
+    pub(crate) fn forget_replies_to(&mut self, caller: &str) {
+        let records = self.records();
+        let names: Vec<String> = records.derived.replies.of(caller).map(str::to_owned).collect();
+        for name in names {
+            forget_reply(records, &name);
+        }
+    }
+
     /// Stores the reply to a call, so that the call can be repeated.
-    pub(crate) fn remember_reply(state: &mut State, key: &Idempotency, reply: &Reply) {
-        remember_reply(&mut state.records, key, reply, MAX_IDEMPOTENCY_RECORDS);
+    pub(crate) fn remember_reply(state: &mut State, caller: &Actor, key: &Idempotency, reply: &Reply) {
+        let institution = state.institution_of_caller(caller).map(str::to_owned);
+        remember_reply(&mut state.records, institution, (key, reply), MAX_IDEMPOTENCY_RECORDS);
     }
 
     /// Keeps the newest [`MAX_ENDED_KEPT`] ended records of each kind. Ids ascend, so the lowest are the oldest.
@@ -68,24 +79,30 @@ impl Transition<'_> {
     }
 }
 
-/// Stores a reply; there are at most `most` afterwards. The caller with most replies makes room, so that however many
-/// calls somebody makes, others can repeat theirs.
-fn remember_reply(records: &mut Records, key: &Idempotency, reply: &Reply, most: usize) {
+/// Stores a reply; there are at most `most` afterwards. The institution with most replies makes room, and of it the
+/// caller with most, so that however many calls somebody makes, others can repeat theirs.
+fn remember_reply(
+    records: &mut Records,
+    institution: Option<String>,
+    (key, reply): (&Idempotency, &Reply),
+    most: usize,
+) {
     while records.idempotency.len() >= most {
         let Some(oldest) = records.derived.replies.oldest_of_most().map(str::to_owned) else { break };
         forget_reply(records, &oldest);
     }
     let name = idempotency::record_name(key);
-    let record = StoredReply { body_sha256: key.body_sha256.clone(), reply: reply.clone(), at: records.log_time };
+    let (body_sha256, at) = (key.body_sha256.clone(), records.log_time);
+    let record = StoredReply { institution, body_sha256, reply: reply.clone(), at };
     let due = Some(record.at.after(idempotency::KEPT_FOR));
     records.derived.timers.set(Due::Idempotency(name.clone()), due);
-    records.derived.replies.add(&name, record.at);
+    records.derived.replies.add(&name, &record);
     records.idempotency.insert(name, record);
 }
 
 fn forget_reply(records: &mut Records, name: &str) {
     if let Some(record) = records.idempotency.remove(name) {
-        records.derived.replies.remove(name, record.at);
+        records.derived.replies.remove(name, &record);
     }
     records.derived.timers.set(Due::Idempotency(name.to_owned()), None);
 }
@@ -104,7 +121,7 @@ mod tests {
         let call = |state: &mut State, caller: &str, key: &str| {
             state.records.log_time = Timestamp(state.log_time.0 + 1);
             let key = Idempotency { caller: caller.to_owned(), key: key.to_owned(), body_sha256: String::new() };
-            remember_reply(&mut state.records, &key, &Ok(ReplyBody::Done), MOST);
+            remember_reply(&mut state.records, None, (&key, &Ok(ReplyBody::Done)), MOST);
         };
         for key in ["1", "2", "3"] {
             call(&mut state, "spiffe://test.example/user/alice", key);
@@ -117,6 +134,28 @@ mod tests {
             assert!(state.idempotency.contains_key(&format!("spiffe://test.example/user/alice {key}")), "{key}");
         }
         assert!(state.idempotency.contains_key("spiffe://test.example/user/mallory 39"));
+        assert_eq!(state.derived, Derived::of(&state));
+    }
+    #[test]
+    fn one_institutions_callers_push_out_no_replies_to_others() {
+        const MOST: usize = 8;
+        let mut state = State::default();
+        let call = |state: &mut State, institution: &str, caller: &str, key: usize| {
+            state.records.log_time = Timestamp(state.log_time.0 + 1);
+            let key = Idempotency { caller: caller.to_owned(), key: key.to_string(), body_sha256: String::new() };
+            let institution = Some(institution.to_owned());
+            remember_reply(&mut state.records, institution, (&key, &Ok(ReplyBody::Done)), MOST);
+        };
+        for key in 1..=3 {
+            call(&mut state, "small", "alice", key);
+        }
+        for number in 0..5 * MOST {
+            call(&mut state, "large", &format!("mallory-{number}"), 1);
+        }
+        assert_eq!(state.idempotency.len(), MOST);
+        for key in 1..=3 {
+            assert!(state.idempotency.contains_key(&format!("alice {key}")), "{key}");
+        }
         assert_eq!(state.derived, Derived::of(&state));
     }
 }

@@ -242,7 +242,7 @@ fn shift_peering(peering: &mut Peering, ms: i64) {
 }
 
 fn shift_answer(record: &mut StoredReply, ms: i64) {
-    let StoredReply { body_sha256: _, reply, at } = record;
+    let StoredReply { institution: _, body_sha256: _, reply, at } = record;
     shift(at, ms);
     match reply {
         Ok(ReplyBody::Invited { subject: _, expires_at }) => shift(expires_at, ms),
@@ -252,6 +252,7 @@ fn shift_answer(record: &mut StoredReply, ms: i64) {
             | ReplyBody::Revoked(_)
             | ReplyBody::UserRevoked(_)
             | ReplyBody::Done
+            | ReplyBody::BrokerJoined { .. }
             | ReplyBody::Request(_)
             | ReplyBody::Lease(_)
             | ReplyBody::Policy { .. }

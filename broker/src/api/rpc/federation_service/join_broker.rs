@@ -1,8 +1,8 @@
 //! Brokers join: the new broker gets the group's intermediate, sealed to a key of its own, and the group's members.
 
 use comity_core::broker_record::BrokerRole;
-use comity_core::command::JoinBroker;
-use comity_core::{Command, Idempotency, InviteSubject, Refusal, State};
+use comity_core::command::{JoinBroker, check_joined};
+use comity_core::{Command, Idempotency, InviteSubject, Refusal, ReplyBody, State};
 use comity_proto::v1;
 use comity_runtime::entropy::SystemEntropy;
 use comity_runtime::spiffe::SpiffeId;
@@ -32,11 +32,12 @@ impl FederationHandlers {
         // The secret itself stays out of the hash of the body; its own hash is in the key.
         let body = v1::JoinBrokerRequest { secret: Vec::new(), ..message.clone() };
         let idempotency = Idempotency {
-            caller: format!("join/broker/{}", message.broker),
+            caller: comity_core::idempotency::joining_broker(message.broker),
             key: secret_sha256.clone(),
             body_sha256: idempotency::body_sha256("JoinBroker", &body),
         };
-        let subject = InviteSubject::Broker(message.broker);
+        let broker = message.broker;
+        let subject = InviteSubject::Broker(broker);
         invitation::check_outstanding(&self.context, &subject, &secret_sha256, &idempotency).await?;
 
         let id = SpiffeId::broker(self.context.ca.trust_domain().clone(), message.broker);
@@ -54,8 +55,13 @@ impl FederationHandlers {
             client_address: message.client_address,
         });
         let applied = self.context.propose(&Caller::Broker(id.clone()), command, Some(idempotency)).await?;
-        applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
-        let members = self.context.group.read(Consistency::Linearizable, members).await?;
+        let reply = applied.reply.map_err(|refusal| invitation::used_up(&subject, refusal))?;
+        let ReplyBody::BrokerJoined { inviter, generation } = reply else {
+            return Err(RpcError::Internal { what: "recording the broker" });
+        };
+        // The answer may be that of an earlier call, and the secrets are those of now.
+        let look = |state: &State| check_joined(state, broker, &inviter, generation).map(|()| members(state));
+        let members = self.context.group.read(Consistency::Linearizable, look).await??;
         tracing::warn!(%id, "joined: this broker now has the group's intermediate");
         Ok(v1::JoinBrokerResponse {
             ca_pem: secrets.authority.root_pem().to_owned(),

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::model::broker_record::{BrokerRecord, BrokerRole};
+use crate::model::idempotency;
 use crate::model::limits::MAX_BROKERS;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
@@ -26,11 +27,18 @@ pub struct AssignBroker {
 
 impl AssignBroker {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        transition.state().check_group_change(transition.actor(), transition.generation())?;
+        self.record(transition)
+    }
+
+    /// Records the role, whoever the actor is.
+    pub(crate) fn record(&self, transition: &mut Transition<'_>) -> Reply {
         let brokers = &transition.state().brokers;
         if self.broker == 0 {
             return Err(Refusal::invalid("broker", 0, "is not a broker number", "count brokers from 1"));
         }
-        match brokers.get(&self.broker) {
+        let known = brokers.get(&self.broker);
+        match known {
             None if brokers.len() >= MAX_BROKERS => {
                 let reason = format!("the group has had {MAX_BROKERS} brokers, and no more are allowed");
                 return Err(Refusal::new(Code::LimitReached, reason, "found a new group").at("broker", self.broker));
@@ -51,8 +59,13 @@ impl AssignBroker {
                 let remedy = "give the broker at the other address a new number";
                 return Err(Refusal::new(Code::WrongState, reason, remedy).at("broker", self.broker));
             }
-            Some(known) if known.role == self.role => return Ok(ReplyBody::Done),
             _ => {}
+        }
+        let is_new = known.is_none_or(|known| known.role != self.role);
+        // Whoever joined under this number before gets no answer again.
+        transition.forget_replies_to(&idempotency::joining_broker(self.broker));
+        if !is_new {
+            return Ok(ReplyBody::Done);
         }
         let record = BrokerRecord {
             role: self.role,

@@ -4,11 +4,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::apply::command::brokers::assign_broker::AssignBroker;
 use crate::apply::command::invitations::invite_broker::check_room;
-use crate::apply::command::invitations::open_invitations::check_invite;
+use crate::apply::command::invitations::open_invitations::{check_invite, check_inviter_now};
+use crate::model::actor::Actor;
 use crate::model::broker_record::BrokerRole;
 use crate::model::invite::InviteSubject;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::reply::Reply;
+use crate::model::reply::{Reply, ReplyBody};
+use crate::state::State;
 use crate::state::transition::Transition;
 
 /// Consumes a join token and records the broker as a voter. The leader admits it as a learner once it runs, and lets it
@@ -27,8 +29,9 @@ pub struct JoinBroker {
 
 impl JoinBroker {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        check_invite(transition.state(), transition.now(), &self.secret_sha256, &InviteSubject::Broker(self.broker))?;
-        let state = transition.state();
+        let (state, subject) = (transition.state(), InviteSubject::Broker(self.broker));
+        let invite = check_invite(state, transition.now(), &self.secret_sha256, &subject)?;
+        let joined = ReplyBody::BrokerJoined { inviter: invite.inviter.clone(), generation: invite.generation };
         check_room(state, self.broker)?;
         let mut others = state.brokers.iter().filter(|(id, it)| **id != self.broker && it.role != BrokerRole::Removed);
         if let Some((other, _)) = others.find(|(_, record)| record.raft_address == self.raft_address) {
@@ -43,8 +46,22 @@ impl JoinBroker {
             client_address: self.client_address.clone(),
         };
         // Refuses before it changes anything.
-        let reply = assignment.apply(transition)?;
+        assignment.record(transition)?;
         transition.remove_invite(&self.secret_sha256);
-        Ok(reply)
+        Ok(joined)
     }
+}
+
+/// Refuses the group's secrets to a broker that joined with a token of `inviter`, if it was removed since, or if the
+/// inviter may not invite brokers any more.
+///
+/// # Errors
+/// [`Code::InvalidToken`], and [`Code::WrongState`] for a removed broker.
+pub fn check_joined(state: &State, broker: u64, inviter: &Actor, generation: u64) -> Result<(), Refusal> {
+    if state.brokers.get(&broker).is_none_or(|record| record.role == BrokerRole::Removed) {
+        let reason = format!("broker {broker} was removed from the group; numbers are never used again");
+        let remedy = "invite a broker without a number, for the next free one";
+        return Err(Refusal::new(Code::WrongState, reason, remedy).at("broker", broker));
+    }
+    check_inviter_now(state, inviter, generation, &InviteSubject::Broker(broker))
 }

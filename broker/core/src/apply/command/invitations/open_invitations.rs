@@ -92,19 +92,30 @@ pub fn check_invite<'s>(
         let reason = format!("the join token is for another {}", subject.kind());
         return Err(invalid(reason).at(subject.kind(), subject));
     }
-    if let Err(refusal) = state.check_standing(&invite.inviter, invite.generation) {
-        let inviter = invite.inviter.name();
-        return Err(invalid(format!(
-            "{inviter}, who made the join token, may not invite any more: {}",
-            refusal.reason
-        )));
+    check_inviter_now(state, &invite.inviter, invite.generation, subject)?;
+    Ok(invite)
+}
+
+/// Refuses a token whose inviter may not invite the subject any more, was revoked since, or is suspended.
+///
+/// # Errors
+/// [`Code::InvalidToken`].
+pub(crate) fn check_inviter_now(
+    state: &State,
+    inviter: &Actor,
+    generation: u64,
+    subject: &InviteSubject,
+) -> Result<(), Refusal> {
+    let invalid = |reason: String| Err(Refusal::new(Code::InvalidToken, reason, subject.remedy()));
+    let (name, kind) = (inviter.name(), subject.kind());
+    if let Err(refusal) = state.check_standing(inviter, generation) {
+        return invalid(format!("{name}, who made the join token, may not invite any more: {}", refusal.reason));
     }
     // A cluster that no document names any more has a better refusal.
-    if is_in_policy(state, subject) && check_inviter(state, &invite.inviter, subject).is_err() {
-        let (inviter, kind) = (invite.inviter.name(), subject.kind());
-        return Err(invalid(format!("{inviter}, who made the join token, may not invite {kind} {subject} any more")));
+    if is_in_policy(state, subject) && check_inviter(state, inviter, subject).is_err() {
+        return invalid(format!("{name}, who made the join token, may not invite {kind} {subject} any more"));
     }
-    Ok(invite)
+    Ok(())
 }
 
 /// Refuses an inviter whom the policy in force does not let invite the subject. Before the first bundle, the API alone
