@@ -97,17 +97,8 @@ impl GuestPolicies {
     /// All that is not in force of what namespaces of leases need, those that run here included.
     ///
     /// # Errors
-    /// A temporary error if the API server does not answer.
+    /// A temporary error if the API server does not answer, unless it showed a problem before.
     pub async fn problems(&self, guests: &GuestLabels) -> Result<PolicyProblems, DeliveryError> {
-        let mut problems = PolicyProblems::new();
-        let mut note = |name, checked: Result<(), DeliveryError>| match checked {
-            Err(DeliveryError::Permanent { message, .. }) => {
-                problems.insert(name, message);
-                Ok(())
-            }
-            other => other,
-        };
-        note(AGENT, self.check_agent().await)?;
         let mut needed: Vec<GuestPolicy> = GuestPolicy::required(guests).collect();
         for namespace in self.namespaces_of_leases().await? {
             for policy in GuestPolicy::of_namespace(&namespace.metadata) {
@@ -116,10 +107,19 @@ impl GuestPolicies {
                 }
             }
         }
+        let mut checked = vec![(AGENT, self.check_agent().await)];
         for policy in needed {
-            note(policy.name, self.check(policy).await)?;
+            checked.push((policy.name, self.check(policy).await));
         }
-        Ok(problems)
+        let (mut problems, mut unclear) = (PolicyProblems::new(), None);
+        for (name, result) in checked {
+            match result {
+                Ok(()) => {}
+                Err(DeliveryError::Permanent { message, .. }) => drop(problems.insert(name, message)),
+                Err(temporary) => unclear = Some(temporary),
+            }
+        }
+        unclear.filter(|_| problems.is_empty()).map_or(Ok(problems), Err)
     }
 
     async fn namespaces_of_leases(&self) -> Result<Vec<PartialObjectMeta<Namespace>>, DeliveryError> {

@@ -17,6 +17,8 @@ use tokio::sync::watch;
 
 /// Reason of the events on policies.
 pub const POLICY_REASON: &str = "ComityPolicyNotInForce";
+/// Stands for all policies until they were read.
+const UNCHECKED: &str = "unchecked";
 /// Pause between two looks at the policies.
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -34,8 +36,10 @@ pub struct PolicyLook {
     pub publish: watch::Sender<PolicyProblems>,
 }
 
-/// Looks once, and then as long as the agent runs.
+/// Looks once, and then as long as the agent runs. Until the first look succeeds, nothing is offered.
 pub async fn follow(look: PolicyLook, clock: &Arc<dyn Clock>, shutdown: &Shutdown) {
+    look.publish.send_replace(PolicyProblems::from([(UNCHECKED, "the policies have not been checked yet".to_owned())]));
+    look.missing.set(1);
     look.once().await;
     let (clock, stop) = (Arc::clone(clock), shutdown.token());
     shutdown.spawn(async move {
@@ -51,8 +55,19 @@ pub async fn follow(look: PolicyLook, clock: &Arc<dyn Clock>, shutdown: &Shutdow
 
 impl PolicyLook {
     async fn once(&self) {
-        // The step that prepares a lease looks again: an API server that does not answer is no reason.
-        let Ok(now) = self.policies.problems(&self.labels).await else { return };
+        match self.policies.problems(&self.labels).await {
+            Ok(now) => self.tell(now).await,
+            // What was found before counts on: the step that prepares a lease looks again.
+            Err(error) => {
+                self.publish.send_if_modified(|before| {
+                    let now = format!("the policies have not been checked yet: {error}");
+                    before.get_mut(UNCHECKED).is_some_and(|reason| std::mem::replace(reason, now.clone()) != now)
+                });
+            }
+        }
+    }
+
+    async fn tell(&self, now: PolicyProblems) {
         let before = self.publish.borrow().clone();
         if now == before {
             return;
@@ -80,5 +95,33 @@ impl PolicyLook {
         if let Err(error) = written {
             tracing::warn!(policy, %error, "cannot write an event on an admission policy");
         }
+    }
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use comity_runtime::SystemClock;
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_offered_until_the_policies_were_read() {
+        let refused = r#"{"kind":"Status","status":"Failure","message":"no right","reason":"Forbidden","code":403}"#;
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let answer = Response::builder().status(403).body(Body::from(refused.as_bytes().to_vec()));
+            async move { answer.map_err(std::io::Error::other) }
+        });
+        let (client, clock) = (Client::new(service, "default"), Arc::new(SystemClock::new()) as Arc<dyn Clock>);
+        let (publish, problems) = watch::channel(PolicyProblems::new());
+        let missing = IntGauge::new("missing", "Policies.").unwrap();
+        let policies = GuestPolicies::new(client.clone(), Arc::clone(&clock));
+        let look = PolicyLook { policies, labels: GuestLabels::default(), client, missing: missing.clone(), publish };
+        follow(look, &clock, &Shutdown::new()).await;
+        let told = problems.borrow().values().cloned().collect::<Vec<_>>().join("; ");
+        assert!(told.contains("not been checked yet") && told.contains("no right"), "{told}");
+        assert_eq!(missing.get(), 1);
     }
 }
