@@ -133,7 +133,7 @@ async fn rule_of_a_policy_is_removed_while_a_lease_runs(cluster: &Cluster, lease
     let restored = problems.wait_for(|problems| problems.is_empty());
     tokio::time::timeout(PATIENCE, restored).await.unwrap().unwrap();
     assert_eq!(metrics.missing_policies.get(), 0);
-    drop(shutdown.drain(PATIENCE).await);
+    let _ = shutdown.drain(PATIENCE).await;
 }
 
 /// An agent without the section `webhook`: nothing completes pods, and the policy refuses those that do not say it.
