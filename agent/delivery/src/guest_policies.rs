@@ -228,7 +228,10 @@ mod tests {
             let error = policies_without(&missing, json!({})).check_origin().await.unwrap_err();
             let DeliveryError::Permanent { code, message } = error else { panic!("{error}") };
             assert_eq!(code, "admission-policy");
-            assert!(message.contains(policy.name) && message.contains("apply deploy/agent/liqo-origin.yaml"), "{message}");
+            assert!(
+                message.contains(policy.name) && message.contains("apply deploy/agent/liqo-origin.yaml"),
+                "{message}"
+            );
         }
     }
 
@@ -244,7 +247,10 @@ mod tests {
         assert_eq!(plain.keys().copied().collect::<Vec<_>>(), ["comity-tenant", "comity-void-devices"]);
         assert!(plain["comity-tenant"].ends_with("it is absent; apply deploy/agent/admission.yaml"), "{plain:?}");
         let in_parts = told(parts).await;
-        assert!(in_parts.len() == 3 && in_parts["comity-hami"].ends_with("apply deploy/agent/hami.yaml"), "{in_parts:?}");
+        assert!(
+            in_parts.len() == 3 && in_parts["comity-hami"].ends_with("apply deploy/agent/hami.yaml"),
+            "{in_parts:?}"
+        );
         // As of a setting that was turned off while the lease runs.
         let earlier = told(json!({ "labels": { "comity.dev/always-pull": "true" } })).await;
         assert!(earlier.len() == 3 && earlier.contains_key("comity-always-pull"), "{earlier:?}");

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use comity_agent_delivery::{
-    DonorDelivery, EchoDelivery, NamespaceDelivery, NodeCleaner, OriginDelivery, OriginFile, OriginSecret, PolicyProblems,
+    DonorDelivery, EchoDelivery, NamespaceDelivery, NodeCleaner, OriginDelivery, OriginFile, OriginSecret,
+    PolicyProblems,
 };
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::lent::LentLeases;

@@ -75,7 +75,11 @@ impl PolicyLook {
         self.missing.set(i64::try_from(now.len()).unwrap_or(i64::MAX));
         self.publish.send_replace(now.clone());
         for (policy, reason) in now.iter().filter(|(policy, reason)| before.get(*policy) != Some(*reason)) {
-            tracing::error!(policy, reason, "an admission policy is not in force; this cluster lends nothing until it is");
+            tracing::error!(
+                policy,
+                reason,
+                "an admission policy is not in force; this cluster lends nothing until it is"
+            );
             self.write_event(policy, reason).await;
         }
         if now.is_empty() {

@@ -273,7 +273,12 @@ pub(super) mod tests {
                 (POLICY, "/spec/validations/0", Value::Null, "its spec.validations"),
                 (POLICY, "/spec/validations/0/expression", json!("true"), "its spec.validations[0].expression "),
                 (POLICY, "/spec/matchConditions", conditions.clone(), "its spec.matchConditions"),
-                (POLICY, "/spec/matchConstraints/objectSelector", json!({ "matchLabels": { "a": "b" } }), "its spec.match"),
+                (
+                    POLICY,
+                    "/spec/matchConstraints/objectSelector",
+                    json!({ "matchLabels": { "a": "b" } }),
+                    "its spec.match",
+                ),
                 (BINDING, "/spec/validationActions", json!(["Warn", "Audit"]), "the spec.validationActions[0] of its "),
                 (BINDING, "/spec/policyName", json!("another"), "the spec.policyName of its binding "),
                 (BINDING, "/spec/matchResources", json!({ "matchPolicy": "Exact" }), "the spec.matchResources"),

@@ -49,7 +49,7 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
 
     an_agent_that_no_policy_restricts_lends_nothing(cluster, &lease).await;
     volumes_are_new_and_of_listed_classes(cluster, &attacked, &tenant).await;
-    rule_of_a_policy_is_removed_while_a_lease_runs(cluster, &lease).await;
+    rule_of_a_policy_is_removed_while_a_lease_runs(&lease, cluster).await;
     let attempts = Attempt::all(&attacked);
     assert!(attempts.len() >= 15);
     let mut other = Vec::new();
@@ -78,7 +78,7 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
         }
     }
     donor.remove(LeaseId(85)).await.unwrap();
-    image_asks_for_all_gpus_where_no_webhook_is(cluster, attacked).await;
+    image_asks_for_all_gpus_where_no_webhook_is(&attacked, cluster).await;
     println!("{} attempts, with and without their protections: {:.1} s", attempts.len(), began.elapsed().as_secs_f32());
 }
 
@@ -100,7 +100,7 @@ async fn no_lease_is_prepared_without_it(cluster: &Cluster, lease: &DonorLease) 
 }
 
 /// Somebody removes one rule, and leaves the rest: the agent offers nothing, and tells its owner.
-async fn rule_of_a_policy_is_removed_while_a_lease_runs(cluster: &Cluster, lease: &DonorLease) {
+async fn rule_of_a_policy_is_removed_while_a_lease_runs(lease: &DonorLease, cluster: &Cluster) {
     let labels = GuestLabels { void_devices: true, ..GuestLabels::default() };
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let (publish, mut problems) = watch::channel(PolicyProblems::new());
@@ -124,7 +124,8 @@ async fn rule_of_a_policy_is_removed_while_a_lease_runs(cluster: &Cluster, lease
     let error = cluster.donor().prepare(lease).await.unwrap_err();
     assert!(matches!(error, DeliveryError::Permanent { code: "admission-policy", .. }), "{error}");
     let events = async || {
-        let listed = ["get", "events", "-n", "default", "--field-selector", &format!("reason={POLICY_REASON}"), "-o", "name"];
+        let listed =
+            ["get", "events", "-n", "default", "--field-selector", &format!("reason={POLICY_REASON}"), "-o", "name"];
         cluster.plane().kubectl(&listed).await.unwrap()
     };
     eventually("an event names the policy", || async { events().await.contains("comity-tenant") }).await;
@@ -137,7 +138,7 @@ async fn rule_of_a_policy_is_removed_while_a_lease_runs(cluster: &Cluster, lease
 }
 
 /// An agent without the section `webhook`: nothing completes pods, and the policy refuses those that do not say it.
-async fn image_asks_for_all_gpus_where_no_webhook_is(cluster: &Cluster, attacked: AttackedLease) {
+async fn image_asks_for_all_gpus_where_no_webhook_is(attacked: &AttackedLease, cluster: &Cluster) {
     let mut config = Config { kubernetes: Some(KubernetesConfig::default()), ..Config::default() };
     config.sharing.always_pull_images = false;
     assert!(config.webhook.is_none());
@@ -148,7 +149,7 @@ async fn image_asks_for_all_gpus_where_no_webhook_is(cluster: &Cluster, attacked
         let args = ["create", "--dry-run=server", "-f", "-"];
         cluster.plane().kubectl_as(&kubeconfig, &args, &pod.to_string()).await
     };
-    let mut pod = AttackedLease { lease: "lease-87".to_owned(), ..attacked }.pod("plain", &json!({}));
+    let mut pod = attacked.pod("plain", &json!({}));
     eventually("a pod that states void is admitted", || async { create(&pod).await.is_ok() }).await;
     pod["spec"]["containers"][0]["env"] = json!([]);
     let refused = create(&pod).await.unwrap_err().to_string();
