@@ -32,7 +32,6 @@ use crate::mig::mig_keeper::MigChannels;
 use crate::observe::Inventory;
 use crate::reconcile::fault::CrashPoint;
 use crate::reconcile::parts::{Connections, CurrentFailures, Deliveries, Member, Parts, RemapBook, Settling, Tunnels};
-use crate::services::lending;
 use crate::services::local_api;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
@@ -130,6 +129,7 @@ impl Agent {
         joined.store.write_copy().await?;
         role.run(&joined.store, &shutdown);
         let fence = role.fence.clone();
+        platform.follow_policies(&config, &clock, observability.metrics.missing_policies.clone(), &shutdown).await;
         let parts = Self::prepare(&config, joined, &platform, fence, &clock, &entropy, &shutdown).await?;
         let shell = Shell { observability, role, shutdown, uplink, crash_points };
         let agent = Self::run(config, access, shell, parts, platform).await?;
@@ -192,10 +192,6 @@ impl Agent {
             Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, &fence, shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
         };
-        let namespaces = match &platform.api {
-            Some(api) => lending::namespaces(config, api, clock, shutdown).await,
-            None => watch::channel(Ok(())).1,
-        };
         let parts = Parts {
             member: Arc::new(Member {
                 federation,
@@ -216,7 +212,7 @@ impl Agent {
                 origin: Arc::clone(&platform.origin),
                 access: config.access.clone(),
                 virtual_nodes: nodes.nodes.clone(),
-                namespaces,
+                guest_policies: platform.policies.subscribe(),
                 node_service: nodes.service.clone(),
                 mig: platform.mig.as_ref().map(MigChannels::book),
                 cleaner: platform.cleaner(config, clock),

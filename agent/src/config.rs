@@ -355,12 +355,14 @@ impl Config {
         Pins { institutions: self.pinned_institutions.clone(), require_vouchers: self.require_vouchers }
     }
 
-    /// Labels of guests' namespaces. Policies demand `void` devices only where the webhook adds them.
+    /// Labels of guests' namespaces. Without a webhook, which would add them, pods must state `void` devices themselves.
     #[must_use]
     pub fn guest_labels(&self) -> GuestLabels {
-        let void_devices = self.sharing.void_devices && self.webhook.is_some();
-        let always_pull = self.sharing.always_pull_images;
-        GuestLabels { runtime_class: self.sharing.runtime_class.clone(), void_devices, always_pull }
+        GuestLabels {
+            runtime_class: self.sharing.runtime_class.clone(),
+            void_devices: self.sharing.void_devices,
+            always_pull: self.sharing.always_pull_images,
+        }
     }
 
     /// Whether the NetworkPolicies of guests are enforced, as far as the agent knows; empty without guests.

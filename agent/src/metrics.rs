@@ -43,6 +43,8 @@ pub struct Metrics {
     pub devices: IntGaugeVec,
     /// Device readers, by state (`read`, `failed`).
     pub device_readers: IntGaugeVec,
+    /// Admission policies of guests that are not in force. While there are any, this cluster lends nothing.
+    pub missing_policies: IntGauge,
     /// When the certificate ends, in seconds since 1970.
     pub certificate_not_after: IntGauge,
     /// When the certificate of the admission webhooks ends, in seconds since 1970; 0 if none is served.
@@ -107,6 +109,7 @@ impl Metrics {
             drift_corrections: counters("drift_corrections_total", "Evictions of drifted pods.", &["outcome"])?,
             devices: gauges("devices", "Devices by use; one in a device conflict counts as conflict, too.", "use")?,
             device_readers: gauges("device_readers", "Device readers that were read, and that were not.", "state")?,
+            missing_policies: gauge("missing_policies", "Admission policies of guests that are not in force.")?,
             certificate_not_after: gauge("certificate_not_after_seconds", "When the certificate ends, in Unix time.")?,
             webhook_certificate_not_after: gauge(
                 "webhook_certificate_not_after_seconds",

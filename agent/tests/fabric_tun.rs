@@ -23,9 +23,11 @@ use comity_agent_fabric::{
     Fabric, FabricConfig, FabricError, FabricMode, PeerConfig, PodNetwork, PresharedKey, Reach, Role, TunSettings,
     WireguardKey, expose, fabric_addresses, forward_api, forward_local,
 };
+use comity_agent_kubernetes::api::{connect_to_donor, donor_client};
 use comity_agent_model::api_port::API_PORT;
 use comity_agent_model::forward_target::client_check::ClientCheck;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::runtime::{Builder, Runtime};
 
 const SOON: Duration = Duration::from_secs(10);
@@ -358,7 +360,10 @@ fn pods_reach_each_other_as_far_as_they_may_and_nothing_is_left() {
     let own: Ipv4Addr = own.split('/').next().unwrap().parse().unwrap();
     assert!(net.is_dropped("po", (own, API_PORT)), "{own}");
     assert!(net.talk("po", SocketAddr::from(([10, 81, 0, 1], API_PORT)), 1).is_err());
-    net.talk("go", api, 1000).unwrap();
+    let attempts = async {
+        user_of_the_agent_is_redirected_to_a_donor(&net, api).await;
+    };
+    net.within("go", || origin_runtime.block_on(attempts));
     let local = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let member = tokio::sync::watch::channel(false).1;
     let forward =
@@ -426,6 +431,22 @@ fn the_line_is_cut(net: &Net, api: SocketAddr) {
             answered.duration_since(back)
         );
     });
+}
+
+/// Other processes of the agent's user, such as the kubelet, keep their way to the address that a donor chose.
+async fn user_of_the_agent_is_redirected_to_a_donor(net: &Net, api: SocketAddr) {
+    assert!(net.talk("go", api, 1).is_err(), "another program of the same user reached the donor");
+    let mut stream = connect_to_donor(api).await.unwrap();
+    stream.write_all(b"comity").await.unwrap();
+    let mut back = [0; 6];
+    stream.read_exact(&mut back).await.unwrap();
+    assert_eq!(&back, b"comity");
+    // What answers is no API server: it returns the greeting.
+    let mut config = kube::Config::new(format!("https://{api}").parse().unwrap());
+    config.connect_timeout = Some(SOON);
+    let answered = donor_client(config).unwrap().apiserver_version().await;
+    let error = format!("{:?}", answered.unwrap_err());
+    assert!(error.contains("InappropriateHandshakeMessage"), "{error}");
 }
 
 #[test]

@@ -43,6 +43,8 @@ mod liqo_origin;
 mod mig;
 #[path = "kubernetes/mig_node.rs"]
 mod mig_node;
+#[path = "kubernetes/liqo_origin/offloading.rs"]
+mod offloading;
 #[path = "kubernetes/origin.rs"]
 mod origin;
 #[path = "kubernetes/liqo_network/pod_addresses.rs"]
@@ -98,6 +100,7 @@ async fn the_agent_works_on_a_real_api_server() {
     rights::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
     lease_pods::pods_are_completed_or_refused(&cluster).await;
     pod_addresses::remapped_addresses_are_translated(&cluster).await;
+    offloading::namespaces_go_to_leases_of_their_tenant(&cluster).await;
     burst::definitions_refuse_invalid_objects(&cluster).await;
     burst::pods_run_on_leases(&cluster).await;
     burst::a_gpu_request_lives_and_ends(&cluster).await;

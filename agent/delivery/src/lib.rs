@@ -36,7 +36,7 @@ use futures::future::BoxFuture;
 
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
 pub use echo::EchoDelivery;
-pub use guest_policies::GuestPolicies;
+pub use guest_policies::{GuestPolicies, PolicyProblems};
 pub use namespace::NamespaceDelivery;
 pub use node_cleaner::{CLEANING_NAMESPACE, NodeCleaner};
 pub use origin_file::OriginFile;

@@ -111,8 +111,7 @@ impl TunEngine {
         let index = netlink.link(&name).map_err(failed)?.ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
         sysctl::prepare(&name);
         netlink.raise_link(index, settings.mtu).map_err(failed)?;
-        let user = rustix::process::geteuid().as_raw();
-        let rules = Rules { device: name.clone(), user, peers: BTreeMap::new(), overlay: None };
+        let rules = Rules { device: name.clone(), peers: BTreeMap::new(), overlay: None };
         firewall::load(&rules.script())?;
         if settings.overlay.enabled {
             GatewayOverlay::remove_leftovers(&mut netlink, &overlay_device(&name))?;

@@ -3,6 +3,7 @@
 //! Connecting proves that the server answers, so that a wrong kubeconfig is one clear error at the start. Every call
 //! has a time limit.
 
+mod donor_api;
 mod lanes;
 
 use std::future::Future;
@@ -16,6 +17,8 @@ use comity_agent_model::forward_target::ForwardTarget;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::net::TcpStream;
+
+pub use donor_api::{connect_to_donor, donor_client};
 
 /// Time limit of connecting, and of the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

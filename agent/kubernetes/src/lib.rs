@@ -12,6 +12,7 @@ pub mod guest_egress;
 pub mod hami;
 pub mod https_server;
 pub mod leader_lease;
+pub mod object_content;
 pub mod object_events;
 pub mod own_pods;
 pub mod pod_request;

@@ -31,6 +31,16 @@ pub fn node_reference(name: &str) -> ObjectReference {
     }
 }
 
+/// Refers to an admission policy, whether it exists or not.
+pub fn policy_reference(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("admissionregistration.k8s.io/v1".to_owned()),
+        kind: Some("ValidatingAdmissionPolicy".to_owned()),
+        name: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
 /// Writes an event on an object; a text that is too long is cut.
 ///
 /// # Errors

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use comity_agent_delivery::{
     DonorDelivery, EchoDelivery, NamespaceDelivery, NodeCleaner, OriginDelivery, OriginFile, OriginSecret,
+    PolicyProblems,
 };
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
 use comity_runtime::{Clock, Entropy, Shutdown};
+use prometheus::IntGauge;
 use tokio::sync::watch;
 
 use super::agent_error::AgentError;
@@ -22,6 +24,7 @@ use crate::reconcile::parts::Parts;
 use crate::services::canary::{self, CANARY_NAMESPACE, CanaryContext, CanaryResults, Unproved};
 use crate::services::device_conflicts::{self, ConflictContext};
 use crate::services::drift::{self, DriftContext};
+use crate::services::lending::{self, PolicyLook};
 use crate::services::placeholders::{self, PlaceholderContext};
 
 /// Parts that depend on the kind of cluster.
@@ -36,6 +39,8 @@ pub(super) struct Platform {
     pub(super) api: Option<KubernetesApi>,
     /// Receives the leases in force, which the inventory needs.
     pub(super) lent: watch::Sender<LentLeases>,
+    /// Policies of guests that are not in force.
+    pub(super) policies: watch::Sender<PolicyProblems>,
 }
 
 /// The nodes of the offer, and those that may not lend yet.
@@ -59,7 +64,8 @@ impl Platform {
             let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
             let origin = Arc::new(OriginFile::open(state)?);
             let lent = watch::Sender::default();
-            return Ok(Self { donor: Arc::new(donor), origin, inventory, salt, mig: None, api: None, lent });
+            let (donor, policies) = (Arc::new(donor), watch::Sender::default());
+            return Ok(Self { donor, origin, inventory, salt, mig: None, api: None, lent, policies });
         }
         let kubernetes = config.kubernetes.clone().unwrap_or_default();
         let source = match kubernetes.kubeconfig {
@@ -85,7 +91,27 @@ impl Platform {
             .with_egress(config.sharing.egress.clone())
             .with_unrestricted_agent(kubernetes.unrestricted);
         let origin = Arc::new(OriginSecret::open(api.clone(), state, &config.burst.default_tenant)?);
-        Ok(Self { donor: Arc::new(donor), origin, inventory, salt, mig, api: Some(api), lent })
+        let (donor, policies) = (Arc::new(donor), watch::Sender::default());
+        Ok(Self { donor, origin, inventory, salt, mig, api: Some(api), lent, policies })
+    }
+
+    /// Follows the policies without which nothing is offered.
+    pub(super) async fn follow_policies(
+        &self,
+        config: &Config,
+        clock: &Arc<dyn Clock>,
+        missing: IntGauge,
+        shutdown: &Shutdown,
+    ) {
+        let Some(api) = &self.api else { return };
+        let look = PolicyLook {
+            policies: config.guest_policies(api.client(), Arc::clone(clock)),
+            labels: config.guest_labels(),
+            client: api.client(),
+            missing,
+            publish: self.policies.clone(),
+        };
+        lending::follow(look, clock, shutdown).await;
     }
 
     /// Cleans nodes after leases, where the configuration asks for it.

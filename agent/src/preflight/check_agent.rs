@@ -12,6 +12,7 @@ use crate::services::local_api::{SOCKET, Status, fetch_status};
 const AGENT_CHECK: &str = "agent";
 const DEVICES_CHECK: &str = "devices";
 const CANARIES_CHECK: &str = "canaries";
+const LENDING_CHECK: &str = "lending";
 const IDENTITIES_CHECK: &str = "identity keys";
 const HANDSHAKES_CHECK: &str = "handshakes";
 const OFFER_CHECK: &str = "offer";
@@ -31,6 +32,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
         },
     });
     list.extend(status.as_ref().ok().and_then(|status| device_readers(config, status)));
+    list.extend(status.as_ref().into_iter().flat_map(|status| missing_policies(config, status)));
     list.extend(status.as_ref().ok().and_then(unproved_nodes));
     list.extend(status.as_ref().ok().and_then(refused_identities));
     list.extend(status.as_ref().into_iter().flat_map(failed_handshakes));
@@ -81,6 +83,20 @@ fn refused_offer(status: &Status) -> Option<Check> {
             format!("the broker refused the newest offer and lends by an earlier one, if any: {refusal}"),
             "see the code in docs/errors.md; the agent offers again when its nodes change or it connects again",
         )
+    })
+}
+
+/// Policies for want of which the running agent lends nothing; guests may run here meanwhile.
+fn missing_policies(config: &Config, status: &Status) -> impl Iterator<Item = Check> {
+    let (is_lending, lent) = (config.sharing.enabled, status.lent.len());
+    status.missing_policies.values().filter(move |_| is_lending).map(move |reason| {
+        let detail = format!("the agent lends nothing, and does not hold the {lent} leases lent: {reason}");
+        let remedy = "apply the file that it names with kubectl, as this cluster's owner; where a field was added, delete \
+                      the policy first";
+        match lent {
+            0 => Check::warning(LENDING_CHECK, format!("the agent lends nothing: {reason}"), remedy),
+            _ => Check::failed(LENDING_CHECK, detail, remedy),
+        }
     })
 }
 
@@ -144,6 +160,21 @@ mod tests {
         status.refused_offer = Some("offer generation 7 is not above 9, the last one (stale-generation)".to_owned());
         let refused = refused_offer(&status).unwrap();
         assert!(refused.result == Outcome::Failed && refused.detail.contains("stale-generation"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_policy_that_running_guests_lack_fails_the_check() {
+        let (mut config, mut status) = (Config::default(), Status::default());
+        let told = |config: &Config, status: &Status| missing_policies(config, status).collect::<Vec<_>>();
+        assert!(told(&config, &status).is_empty());
+        let reason = "comity-tenant: it is absent; apply deploy/agent/admission.yaml";
+        status.missing_policies = [("comity-tenant".to_owned(), reason.to_owned())].into();
+        assert_eq!(told(&config, &status)[0].result, Outcome::Warning);
+        status.lent = [("lease-7".to_owned(), "comity-lease-7".to_owned())].into();
+        let failed = &told(&config, &status)[0];
+        assert!(failed.result == Outcome::Failed && failed.detail.ends_with(reason), "{failed:?}");
+        config.sharing.enabled = false;
+        assert!(told(&config, &status).is_empty());
     }
 
     #[test]

@@ -22,7 +22,8 @@ pub(super) async fn check(client: &Client, config: &Config, list: &mut CheckList
         Err(error) => Check::warning(
             POLICIES_CHECK,
             format!("this cluster can borrow only: {error}"),
-            "to lend, apply the file that it names with kubectl, as this cluster's owner",
+            "to lend, apply the file that it names with kubectl, as this cluster's owner; where a field was added, delete \
+             the policy first",
         ),
     });
     if config.liqo.enabled {

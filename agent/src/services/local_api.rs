@@ -107,6 +107,10 @@ pub struct Status {
     /// Whether the NetworkPolicies of guests are enforced here, in words; empty without guests.
     #[serde(default)]
     pub network_policies: String,
+    /// Admission policies of guests that are not in force, with the reason. While there are any, this cluster lends
+    /// nothing.
+    #[serde(default)]
+    pub missing_policies: BTreeMap<String, String>,
     /// Nodes that lend nothing until their canaries finish and find nothing, with the reason.
     #[serde(default)]
     pub unproved: BTreeMap<String, String>,
@@ -190,7 +194,8 @@ pub fn serve(
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
     let Shown { parts, desired, network_policies, unproved, devices } = shown;
-    let Parts { member, store, tunnels, connections, networks, remap_book, failures, .. } = parts;
+    let Parts { member, store, tunnels, deliveries, connections, networks, remap_book, failures, .. } = parts;
+    let missing_policies = deliveries.guest_policies.borrow().clone().into_iter();
     let records = store.records();
     let (connected, revision, peerings) = {
         let update = desired.borrow();
@@ -223,6 +228,7 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         lent: lent.map(|record| (record.lease.to_string(), record.namespace.clone().unwrap_or_default())).collect(),
         borrowed: borrowed.collect(),
         network_policies: network_policies.to_owned(),
+        missing_policies: missing_policies.map(|(policy, reason)| (policy.to_owned(), reason)).collect(),
         unproved: BTreeMap::clone(&unproved.borrow()),
         device_readers: devices.borrow().readers(),
         refused_identities: refused_identities(&records),

@@ -133,7 +133,7 @@ impl Session<'_> {
         let mut records = self.shared.parts.store.subscribe();
         let mut nodes = self.shared.nodes.clone();
         let mut service = self.shared.parts.deliveries.node_service.clone();
-        let mut namespaces = self.shared.parts.deliveries.namespaces.clone();
+        let mut policies = self.shared.parts.deliveries.guest_policies.clone();
         let mut data = self.shared.data.clone();
         let (mut last_sent, mut acks) = (self.shared.parts.clock.elapsed(), AckWait::default());
         let deadline = self.shared.parts.clock.sleep(WELCOME_WITHIN);
@@ -154,7 +154,7 @@ impl Session<'_> {
                 Ok(()) = records.changed(), if self.welcomed => {}
                 Ok(()) = nodes.changed(), if self.welcomed => {}
                 Ok(()) = service.changed(), if self.welcomed => {}
-                Ok(()) = namespaces.changed(), if self.welcomed => {}
+                Ok(()) = policies.changed(), if self.welcomed => {}
                 Ok(()) = data.changed(), if self.welcomed => {}
                 () = beat, if self.welcomed => {
                     // A full channel means that another message is on its way.

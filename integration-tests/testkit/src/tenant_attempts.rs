@@ -109,6 +109,10 @@ impl AttackedLease {
         for (resource, amount) in limits.as_object().into_iter().flatten() {
             amounts[resource] = amount.clone();
         }
+        // As the donor demands it of containers without GPUs.
+        let mut devices = amounts.as_object().into_iter().flatten().filter(|(name, _)| name.starts_with("nvidia.com/"));
+        let has_gpus = devices.any(|(_, amount)| amount != "0");
+        let env = if has_gpus { json!([]) } else { json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "void" }]) };
         json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
             "spec": {
@@ -119,7 +123,7 @@ impl AttackedLease {
                 "containers": [{
                     "name": "work", "image": self.image, "imagePullPolicy": "Never",
                     "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
-                    "resources": { "limits": amounts },
+                    "resources": { "limits": amounts }, "env": env,
                 }],
             },
         })

@@ -1,7 +1,8 @@
 //! Table `inet comity`, as a script for `nft`. Pure: from the fabric's state to text.
 //!
-//! - TCP of the `Reach`'s API clients, and of this process's own user, to the donor's API server goes to this process,
-//!   which sends it through the tunnel. Others keep their way: the donor chose that address.
+//! - TCP of the `Reach`'s API clients, and of sockets that this process marked, to the donor's API server goes to this
+//!   process, which sends it through the tunnel. Others keep their way, also processes of the same user: the donor chose
+//!   that address.
 //! - Only packets between the two sides of a `Reach` pass the tunnel, on new and old connections alike, so a removed
 //!   address loses its connections at once.
 //! - The kubelet's port is closed whatever a `Reach` allows.
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use comity_agent_model::api_port::API_PORT;
+use comity_agent_model::api_port::{API_PORT, DONOR_API_MARK};
 use ipnet::Ipv4Net;
 
 use super::allowed::Allowed;
@@ -36,8 +37,6 @@ pub(super) struct PeerRules {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
     pub(super) device: String,
-    /// User id of this process: other programs of the host keep their ways.
-    pub(super) user: u32,
     pub(super) peers: BTreeMap<String, PeerRules>,
     pub(super) overlay: Option<OverlayRules>,
 }
@@ -104,7 +103,7 @@ impl Rules {
             to_tunnel(rule, &|family, slot| format!("iifname != \"{device}\" {family} saddr @clients{slot}"));
         });
         self.chain(text, "output", "nat hook output priority -105", |rule| {
-            to_tunnel(rule, &|_, _| format!("meta skuid {}", self.user));
+            to_tunnel(rule, &|_, _| format!("meta mark & 0xffff == {DONOR_API_MARK:#x}"));
         });
         self.chain(text, "postrouting", "nat hook postrouting priority 95", |rule| {
             for peer in self.peers.values() {

@@ -34,6 +34,12 @@ impl HamiShare {
         .collect()
     }
 
+    /// Whether a namespace has any of the annotations, valid or not.
+    #[must_use]
+    pub fn is_stated(annotations: &BTreeMap<String, String>) -> bool {
+        [SHARE_MEMORY, SHARE_CORES, SHARE_DEVICES].iter().any(|key| annotations.contains_key(*key))
+    }
+
     /// Reads the annotations of a namespace; `None` if it has none of them, or none that are valid.
     #[must_use]
     pub fn of_namespace(annotations: &BTreeMap<String, String>) -> Option<Self> {

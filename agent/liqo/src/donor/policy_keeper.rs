@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use comity_agent_kubernetes::api::{CallError, within_limit};
 use comity_agent_kubernetes::call::{FIELD_MANAGER, call, creating};
+use comity_agent_kubernetes::object_content::content;
 use comity_agent_model::delivery_error::DeliveryError;
 use futures::future::BoxFuture;
 use futures::{FutureExt as _, Stream, StreamExt as _};
@@ -303,11 +304,6 @@ fn resource(kind: &str) -> ApiResource {
 
 fn name(object: &Value) -> String {
     format!("{} {}", kind(object), text(object, "/metadata/name"))
-}
-
-/// The part of an object that is compared.
-fn content(object: &DynamicObject) -> Value {
-    ["spec", "data"].iter().find_map(|part| object.data.get(*part)).cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

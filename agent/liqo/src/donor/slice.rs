@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_agent_kubernetes::object_content::is_empty;
 use comity_policy::quantity;
 use kube::ResourceExt as _;
 use kube::api::DynamicObject;
@@ -134,16 +135,6 @@ fn is_same(found: &Map<String, Value>, wanted: &Map<String, Value>) -> bool {
             .collect()
     };
     says(found) == says(wanted)
-}
-
-/// Whether a value is empty: the API server omits such fields.
-pub(super) fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Null => true,
-        Value::Array(items) => items.is_empty(),
-        Value::Object(fields) => fields.is_empty(),
-        _ => false,
-    }
 }
 
 /// Quantities in thousandths, where they can be read.

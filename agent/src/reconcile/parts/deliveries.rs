@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use comity_agent_delivery::{DonorDelivery, NodeCleaner, OriginDelivery, VirtualNodes};
+use comity_agent_delivery::{DonorDelivery, NodeCleaner, OriginDelivery, PolicyProblems, VirtualNodes};
 use comity_agent_model::delivery_error::DeliveryError;
 use comity_agent_model::node_service::NodeService;
 use comity_types::{Delivery, LeaseId};
@@ -26,8 +26,8 @@ pub struct Deliveries {
     pub access: AccessSettings,
     /// Both sides of virtual nodes, where this cluster has Liqo.
     pub virtual_nodes: Option<VirtualNodes>,
-    /// Whether namespaces can be lent now, or why not.
-    pub namespaces: watch::Receiver<Result<(), String>>,
+    /// Policies of guests that are not in force. While there are any, nothing is offered.
+    pub guest_policies: watch::Receiver<PolicyProblems>,
     /// Whether virtual nodes can be lent and borrowed now.
     pub node_service: watch::Receiver<NodeService>,
     /// Progress of leases whose MIG instances are cut, where the agent cuts them.
@@ -39,9 +39,7 @@ pub struct Deliveries {
 impl Deliveries {
     /// How this cluster can deliver leases now.
     pub(crate) fn offered(&self) -> Vec<Delivery> {
-        let lends_namespaces = self.namespaces.borrow().is_ok();
-        let kinds = self.node_service.borrow().deliveries().into_iter();
-        kinds.filter(|kind| lends_namespaces || *kind != Delivery::Namespace).collect()
+        offered(&self.guest_policies.borrow(), &self.node_service.borrow())
     }
 
     /// Both sides of virtual nodes.
@@ -80,5 +78,23 @@ impl Deliveries {
     /// Networks in which other clusters' pods keep their addresses.
     pub(crate) fn peer_networks(&self) -> Vec<Ipv4Net> {
         self.node_service.borrow().peer_networks.clone()
+    }
+}
+
+/// Guests beyond those that run would be held by nothing, either delivery.
+fn offered(problems: &PolicyProblems, service: &NodeService) -> Vec<Delivery> {
+    if problems.is_empty() { service.deliveries() } else { Vec::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_offered_while_a_policy_of_guests_is_not_in_force() {
+        let service = NodeService { lends: Ok(()), ..NodeService::none("not lent") };
+        assert_eq!(offered(&PolicyProblems::new(), &service).len(), 2);
+        let missing = PolicyProblems::from([("comity-tenant", "it is absent".to_owned())]);
+        assert!(offered(&missing, &service).is_empty());
     }
 }

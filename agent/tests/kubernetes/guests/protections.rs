@@ -5,13 +5,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use comity_agent_delivery::{ApiCredential, DonorDelivery as _, DonorLease, NamespaceDelivery};
+use comity_agent::config::{Config, KubernetesConfig};
+use comity_agent::metrics::Metrics;
+use comity_agent::services::lending::{self, POLICY_REASON, PolicyLook};
+use comity_agent_delivery::{
+    ApiCredential, DonorDelivery as _, DonorLease, GuestPolicies, NamespaceDelivery, PolicyProblems,
+};
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::delivery_error::DeliveryError;
-use comity_runtime::SystemClock;
+use comity_agent_model::guest_labels::GuestLabels;
+use comity_runtime::{Clock, Shutdown, SystemClock};
 use comity_testkit::{AttackedLease, Attempt, KubectlError, Protection};
 use comity_types::LeaseId;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease};
 
@@ -42,6 +49,7 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
 
     an_agent_that_no_policy_restricts_lends_nothing(cluster, &lease).await;
     volumes_are_new_and_of_listed_classes(cluster, &attacked, &tenant).await;
+    rule_of_a_policy_is_removed_while_a_lease_runs(&lease, cluster).await;
     let attempts = Attempt::all(&attacked);
     assert!(attempts.len() >= 15);
     let mut other = Vec::new();
@@ -70,6 +78,7 @@ pub(crate) async fn each_holds_and_is_needed(cluster: &Cluster) {
         }
     }
     donor.remove(LeaseId(85)).await.unwrap();
+    image_asks_for_all_gpus_where_no_webhook_is(&attacked, cluster).await;
     println!("{} attempts, with and without their protections: {:.1} s", attempts.len(), began.elapsed().as_secs_f32());
 }
 
@@ -88,6 +97,64 @@ async fn no_lease_is_prepared_without_it(cluster: &Cluster, lease: &DonorLease) 
     assert!(matches!(error, DeliveryError::Permanent { code: "admission-policy", .. }), "{error}");
     let said = error.to_string();
     assert!(said.ends_with("its binding is absent; apply deploy/agent/admission.yaml"), "{said}");
+}
+
+/// Somebody removes one rule, and leaves the rest: the agent offers nothing, and tells its owner.
+async fn rule_of_a_policy_is_removed_while_a_lease_runs(lease: &DonorLease, cluster: &Cluster) {
+    let labels = GuestLabels { void_devices: true, ..GuestLabels::default() };
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let (publish, mut problems) = watch::channel(PolicyProblems::new());
+    let (clock, shutdown): (Arc<dyn Clock>, _) = (Arc::new(SystemClock::new()), Shutdown::new());
+    let look = PolicyLook {
+        policies: GuestPolicies::new(cluster.agent.client(), Arc::clone(&clock)),
+        labels,
+        client: cluster.agent.client(),
+        missing: metrics.missing_policies.clone(),
+        publish,
+    };
+    lending::follow(look, &clock, &shutdown).await;
+    assert_eq!(*problems.borrow(), PolicyProblems::new(), "the shipped policies are those that the API server has");
+    let patch = r#"[{"op": "remove", "path": "/spec/validations/0"}]"#;
+    let rule = ["patch", "validatingadmissionpolicy", "comity-tenant", "--type=json", "-p", patch];
+    cluster.plane().kubectl(&rule).await.unwrap();
+    let altered = problems.wait_for(|problems| !problems.is_empty());
+    let told = tokio::time::timeout(PATIENCE, altered).await.unwrap().unwrap()["comity-tenant"].clone();
+    assert!(told.contains("spec.validations[0]") && told.ends_with("apply deploy/agent/admission.yaml"), "{told}");
+    assert_eq!(metrics.missing_policies.get(), 1);
+    let error = cluster.donor().prepare(lease).await.unwrap_err();
+    assert!(matches!(error, DeliveryError::Permanent { code: "admission-policy", .. }), "{error}");
+    let events = async || {
+        let listed =
+            ["get", "events", "-n", "default", "--field-selector", &format!("reason={POLICY_REASON}"), "-o", "name"];
+        cluster.plane().kubectl(&listed).await.unwrap()
+    };
+    eventually("an event names the policy", || async { events().await.contains("comity-tenant") }).await;
+    let policy = include_str!("../../../../deploy/agent/admission.yaml");
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], policy).await.unwrap();
+    let restored = problems.wait_for(|problems| problems.is_empty());
+    tokio::time::timeout(PATIENCE, restored).await.unwrap().unwrap();
+    assert_eq!(metrics.missing_policies.get(), 0);
+    let _ = shutdown.drain(PATIENCE).await;
+}
+
+/// An agent without the section `webhook`: nothing completes pods, and the policy refuses those that do not say it.
+async fn image_asks_for_all_gpus_where_no_webhook_is(attacked: &AttackedLease, cluster: &Cluster) {
+    let mut config = Config { kubernetes: Some(KubernetesConfig::default()), ..Config::default() };
+    config.sharing.always_pull_images = false;
+    assert!(config.webhook.is_none());
+    let (donor, lease) = (cluster.donor().with_guest_labels(config.guest_labels()), lease("lease-87"));
+    donor.prepare(&lease).await.unwrap();
+    let kubeconfig = tenants_kubeconfig(cluster, &donor.credential(&lease).await.unwrap());
+    let create = async |pod: &Value| {
+        let args = ["create", "--dry-run=server", "-f", "-"];
+        cluster.plane().kubectl_as(&kubeconfig, &args, &pod.to_string()).await
+    };
+    let mut pod = attacked.pod("plain", &json!({}));
+    eventually("a pod that states void is admitted", || async { create(&pod).await.is_ok() }).await;
+    pod["spec"]["containers"][0]["env"] = json!([]);
+    let refused = create(&pod).await.unwrap_err().to_string();
+    assert!(refused.contains("comity-void-devices") && refused.contains("with value void"), "{refused}");
+    donor.remove(LeaseId(87)).await.unwrap();
 }
 
 /// The owner lists a class; the tenant still gets no volume of the owner's.
@@ -115,6 +182,7 @@ async fn volumes_are_new_and_of_listed_classes(
         pod["spec"]["volumes"] = json!([{ "name": "data", "ephemeral": template }]);
         pod
     };
+    cluster.donor().prepare(&lease("lease-85")).await.unwrap();
     let create = async |object: Value| tenant(&["create", "--dry-run=server", "-f", "-"], &object.to_string()).await;
     let fast = json!({ "storageClassName": "fast" });
     eventually("a claim of the listed class is admitted", || async { create(claim(fast.clone())).await.is_ok() }).await;
@@ -150,7 +218,7 @@ async fn volumes_are_new_and_of_listed_classes(
 
 /// A kubeconfig of the tenant for kubectl.
 fn tenants_kubeconfig(cluster: &Cluster, credential: &ApiCredential) -> PathBuf {
-    let (plane, path) = (cluster.plane(), cluster.dir.path().join("tenant.kubeconfig"));
+    let (plane, path) = (cluster.plane(), cluster.dir.path().join(format!("{}.kubeconfig", credential.namespace)));
     let text = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "tenant",
         "clusters": [{

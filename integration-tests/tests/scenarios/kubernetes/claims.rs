@@ -47,6 +47,8 @@ fn pod(name: &str, claims: &[Value], limits: &Value) -> Value {
                 "name": "work", "image": PROBE_IMAGE, "imagePullPolicy": "Never",
                 "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
                 "resources": { "claims": used, "limits": limits },
+                // The agent here has no webhook that adds it.
+                "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "void" }],
             }],
         },
     })

@@ -12,13 +12,14 @@ use crate::crashes::{DONOR_STEPS, ORIGIN_STEPS, crashed_before, nurse};
 
 const CLEANING: &str = include_str!("../../../../deploy/agent/clean.yaml");
 
-/// A pod for `gpus` GPUs that Pod Security `restricted` admits.
+/// A pod for `gpus` GPUs that Pod Security `restricted` admits, and without any the donor of a lease, too.
 pub(crate) fn pod(name: &str, gpus: u32, image: &str) -> String {
+    let env = if gpus == 0 { r#"{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}"# } else { "" };
     format!(
         r#"{{"apiVersion": "v1", "kind": "Pod", "metadata": {{"name": "{name}"}}, "spec": {{
   "automountServiceAccountToken": false, "restartPolicy": "Never",
   "securityContext": {{"runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": {{"type": "RuntimeDefault"}}}},
-  "containers": [{{"name": "work", "image": "{image}", "imagePullPolicy": "Never",
+  "containers": [{{"name": "work", "image": "{image}", "imagePullPolicy": "Never", "env": [{env}],
     "securityContext": {{"allowPrivilegeEscalation": false, "capabilities": {{"drop": ["ALL"]}}}},
     "resources": {{"requests": {{"cpu": "100m", "memory": "64Mi"}}, "limits": {{"cpu": "500m", "memory": "128Mi", "nvidia.com/gpu": "{gpus}"}}}}}}]}}}}"#
     )

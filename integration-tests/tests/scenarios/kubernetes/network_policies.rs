@@ -148,8 +148,7 @@ impl Places {
         lease.kubectl(&["apply", "-f", "-"], &neighbour).await?;
         let own = pod("own", 0, PROBE_IMAGE);
         donor.kubectl_with_input(&["-n", "default", "apply", "-f", "-"], &own).await?;
-        let dns = pod("dns", 0, PROBE_IMAGE)
-            .replace(r#""name": "work""#, r#""name": "work", "env": [{"name": "PORT", "value": "5353"}]"#);
+        let dns = pod("dns", 0, PROBE_IMAGE).replace(r#""env": ["#, r#""env": [{"name": "PORT", "value": "5353"}, "#);
         donor.kubectl_with_input(&["-n", "kube-system", "apply", "-f", "-"], &dns).await?;
         let address = async |namespace: &str, name: &str| -> Result<String> {
             let ready = format!("pod/{name}");

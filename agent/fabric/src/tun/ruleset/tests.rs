@@ -19,7 +19,7 @@ fn peer(slot: usize, role: Role, api: Option<&str>) -> PeerRules {
 }
 
 fn rules(peering: &str, peer: PeerRules) -> Rules {
-    Rules { device: "comity0".to_owned(), user: 4711, peers: [(peering.to_owned(), peer)].into(), overlay: None }
+    Rules { device: "comity0".to_owned(), peers: [(peering.to_owned(), peer)].into(), overlay: None }
 }
 
 /// `COMITY_BLESS=1` rewrites the expected file; review it before you commit.
@@ -64,10 +64,7 @@ fn the_table_of_a_gateway_with_other_nodes() {
 
 #[test]
 fn the_table_without_peerings_shuts_the_device() {
-    compare(
-        "empty.nft",
-        &Rules { device: "comity0".to_owned(), user: 4711, peers: BTreeMap::new(), overlay: None }.script(),
-    );
+    compare("empty.nft", &Rules { device: "comity0".to_owned(), peers: BTreeMap::new(), overlay: None }.script());
 }
 
 #[test]
@@ -86,7 +83,11 @@ fn pods_other_than_liqos_go_to_an_api_server_as_before() {
     assert!(script.contains("set clients2 {\n\t\ttype ipv4_addr;\n\t}"), "nobody at first: {script}");
     let redirecting: Vec<&str> = script.lines().filter(|line| line.contains("dnat ip to")).collect();
     assert_eq!(redirecting.len(), 2, "{script}");
-    assert!(redirecting.iter().all(|rule| rule.contains("ip saddr @clients2") || rule.contains("meta skuid 4711")));
+    assert!(
+        redirecting
+            .iter()
+            .all(|rule| rule.contains("ip saddr @clients2") || rule.contains("meta mark & 0xffff == 0x10c7"))
+    );
     let admitting: Vec<&str> = script.lines().filter(|line| line.contains("ct status dnat accept")).collect();
     assert!(admitting.len() == 1 && admitting[0].contains("ip saddr @clients2"), "{script}");
     let liqo = Reach { api_clients: clients(&["10.1.0.7"]), ..Reach::default() };

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use comity_agent_kubernetes::api::donor_client;
 use comity_agent_kubernetes::call::call;
 use comity_agent_model::delivery_error::DeliveryError;
 use k8s_openapi::api::core::v1::Secret;
@@ -31,7 +32,7 @@ impl LiqoOrigin {
         }
         config.proxy_url = None;
         config.connect_timeout = Some(ANSWER_TIMEOUT);
-        Client::try_from(config).map_err(|_| unusable)
+        donor_client(config).map_err(|_| unusable)
     }
 
     /// Since when the certificate of a slice is valid, in seconds since 1970.
