@@ -254,7 +254,7 @@ async fn a_flood_of_reports_is_read_at_the_clusters_pace() {
         // Acknowledged once everything before it was read.
         reports.send(message(1, Body::EnvelopeAck(v1::EnvelopeAck::default()))).await.unwrap();
     };
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let acknowledged = async {
         loop {
             let reply = replies.message().await.unwrap().and_then(|reply| reply.body);
