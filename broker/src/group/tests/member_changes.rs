@@ -62,46 +62,50 @@ async fn a_member_is_replaced_under_load_and_its_number_never_comes_back() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_change_that_would_cost_the_majority_is_refused() {
-    let federation = Federation::new(3);
-    let mut brokers = federation.three().await;
-    brokers[0].group.change_members(by_admin(MembershipChange::TransferLeader { to: Some(1) })).await.unwrap();
-    leader(&brokers).await;
-    brokers.pop().unwrap().crash().await;
-    let error = change(&brokers[0].group, MembershipChange::Remove { id: 2 }).await.unwrap_err().to_string();
-    assert!(error.contains("the voters are 1, 3; only 1 answer"), "{error}");
-    // The one that is down may go.
-    change(&brokers[1].group, MembershipChange::Remove { id: 3 }).await.unwrap();
-    assert_eq!(changed(&brokers[0].group, 1).await, 1);
-    for (refused, reason) in [
-        (MembershipChange::Promote { id: 9 }, "no member"),
-        (MembershipChange::Remove { id: 9 }, "never was"),
-        (MembershipChange::TransferLeader { to: Some(3) }, "does not vote"),
-    ] {
-        let error = change(&brokers[1].group, refused).await.unwrap_err().to_string();
-        assert!(error.contains(reason), "{error}");
-    }
-    for broker in brokers {
-        broker.stop().await;
-    }
+#[test]
+fn a_change_that_would_cost_the_majority_is_refused() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let mut brokers = federation.three().await;
+        brokers[0].group.change_members(by_admin(MembershipChange::TransferLeader { to: Some(1) })).await.unwrap();
+        leader(&brokers).await;
+        brokers.pop().unwrap().crash().await;
+        let error = change(&brokers[0].group, MembershipChange::Remove { id: 2 }).await.unwrap_err().to_string();
+        assert!(error.contains("the voters are 1, 3; only 1 answer"), "{error}");
+        // The one that is down may go.
+        change(&brokers[1].group, MembershipChange::Remove { id: 3 }).await.unwrap();
+        assert_eq!(changed(&brokers[0].group, 1).await, 1);
+        for (refused, reason) in [
+            (MembershipChange::Promote { id: 9 }, "no member"),
+            (MembershipChange::Remove { id: 9 }, "never was"),
+            (MembershipChange::TransferLeader { to: Some(3) }, "does not vote"),
+        ] {
+            let error = change(&brokers[1].group, refused).await.unwrap_err().to_string();
+            assert!(error.contains(reason), "{error}");
+        }
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn leadership_goes_where_it_is_sent_and_the_leader_may_be_removed() {
-    let federation = Federation::new(3);
-    let mut brokers = federation.three().await;
-    for to in [3, 2, 1] {
-        change(&brokers[0].group, MembershipChange::TransferLeader { to: Some(to) }).await.unwrap();
-        assert_eq!(brokers[leader(&brokers).await].id, to);
-        assert_eq!(changed(&brokers[1].group, to).await, 4 - to);
-    }
-    change(&brokers[2].group, MembershipChange::Remove { id: 1 }).await.unwrap();
-    brokers.remove(0).crash().await;
-    assert_eq!(changed(&brokers[0].group, 9).await, 4);
-    for broker in brokers {
-        broker.stop().await;
-    }
+#[test]
+fn leadership_goes_where_it_is_sent_and_the_leader_may_be_removed() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let mut brokers = federation.three().await;
+        for to in [3, 2, 1] {
+            change(&brokers[0].group, MembershipChange::TransferLeader { to: Some(to) }).await.unwrap();
+            assert_eq!(brokers[leader(&brokers).await].id, to);
+            assert_eq!(changed(&brokers[1].group, to).await, 4 - to);
+        }
+        change(&brokers[2].group, MembershipChange::Remove { id: 1 }).await.unwrap();
+        brokers.remove(0).crash().await;
+        assert_eq!(changed(&brokers[0].group, 9).await, 4);
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
 
 fn user(name: &str) -> Actor {
@@ -128,42 +132,44 @@ async fn refused(group: &Group, by: &str, change: MembershipChange) -> Code {
 }
 
 /// The brokers here admit nobody, so each is one that lags behind the revocation.
-#[tokio::test(flavor = "multi_thread")]
-async fn revoked_maintainer_changes_the_group() {
-    let federation = Federation::new(3);
-    let brokers = federation.three().await;
-    let index = leader(&brokers).await;
-    let [leading, follower, other] = [0, 1, 2].map(|next| &brokers[(index + next) % 3]);
-    maintained_by(&leading.group, 1, &["admin", "erin", "frank"]).await;
-    // It waits behind another change.
-    let turn = Arc::clone(&leading.group.inner.changing).lock_owned().await;
-    let queued = {
-        let (group, id) = (follower.group.clone(), other.id);
-        tokio::spawn(async move { refused(&group, "erin", MembershipChange::Remove { id }).await })
-    };
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    let command = RevokeUser { user: "erin".to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish };
-    let revoke = Proposal { actor: user("admin"), command: Command::RevokeUser(command), ..policy(2) };
-    leading.group.propose(revoke).await.unwrap().reply.unwrap();
-    maintained_by(&leading.group, 2, &["admin", "erin"]).await;
-    drop(turn);
-    assert_eq!(queued.await.unwrap(), Code::Revoked);
+#[test]
+fn revoked_maintainer_changes_the_group() {
+    in_time(async || {
+        let federation = Federation::new(3);
+        let brokers = federation.three().await;
+        let index = leader(&brokers).await;
+        let [leading, follower, other] = [0, 1, 2].map(|next| &brokers[(index + next) % 3]);
+        maintained_by(&leading.group, 1, &["admin", "erin", "frank"]).await;
+        // It waits behind another change.
+        let turn = Arc::clone(&leading.group.inner.changing).lock_owned().await;
+        let queued = {
+            let (group, id) = (follower.group.clone(), other.id);
+            tokio::spawn(async move { refused(&group, "erin", MembershipChange::Remove { id }).await })
+        };
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let command = RevokeUser { user: "erin".to_owned(), allow_unknown: false, leases: LeaseTreatment::Finish };
+        let revoke = Proposal { actor: user("admin"), command: Command::RevokeUser(command), ..policy(2) };
+        leading.group.propose(revoke).await.unwrap().reply.unwrap();
+        maintained_by(&leading.group, 2, &["admin", "erin"]).await;
+        drop(turn);
+        assert_eq!(queued.await.unwrap(), Code::Revoked);
 
-    for (by, code) in [("erin", Code::Revoked), ("frank", Code::PermissionDenied)] {
-        for change in [
-            MembershipChange::Remove { id: other.id },
-            MembershipChange::Remove { id: leading.id },
-            MembershipChange::Promote { id: other.id },
-            MembershipChange::AddLearner { id: 4, address: federation.address(3) },
-            MembershipChange::TransferLeader { to: Some(follower.id) },
-            MembershipChange::TransferLeader { to: None },
-        ] {
-            assert_eq!(refused(&follower.group, by, change.clone()).await, code, "{by}: {change:?}");
+        for (by, code) in [("erin", Code::Revoked), ("frank", Code::PermissionDenied)] {
+            for change in [
+                MembershipChange::Remove { id: other.id },
+                MembershipChange::Remove { id: leading.id },
+                MembershipChange::Promote { id: other.id },
+                MembershipChange::AddLearner { id: 4, address: federation.address(3) },
+                MembershipChange::TransferLeader { to: Some(follower.id) },
+                MembershipChange::TransferLeader { to: None },
+            ] {
+                assert_eq!(refused(&follower.group, by, change.clone()).await, code, "{by}: {change:?}");
+            }
         }
-    }
-    assert_eq!(leader(&brokers).await, index);
-    all_vote(&brokers).await;
-    for broker in brokers {
-        broker.stop().await;
-    }
+        assert_eq!(leader(&brokers).await, index);
+        all_vote(&brokers).await;
+        for broker in brokers {
+            broker.stop().await;
+        }
+    });
 }
