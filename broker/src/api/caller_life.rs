@@ -44,7 +44,7 @@ impl CallerLife {
     /// # Errors
     /// [`RpcError::Unauthenticated`], or a refusal with code `revoked`. [`RpcError::Unavailable`] where this broker may
     /// lack the revocation of the caller: until it has caught up with its group once since its start, and while it has
-    /// known no leader for [`LEADERLESS_TIMEOUT`]. The status of the group is told all the same, because it says why
+    /// known no leader for 4 s. The status of the group is told all the same, because it says why
     /// there is no leader.
     pub async fn begin(peer: Option<PeerInfo>, rpc: Rpc, group: &Group) -> Result<Self, RpcError> {
         let caller = Caller::of(peer.as_ref(), certificate_time(rpc, group))?;
