@@ -1,6 +1,6 @@
-//! How long a caller may go on: until its certificate expires or is void, or its institution is suspended, or this broker
-//! would not learn of that, because it knows no leader. Every call that outlives its admission waits for the end, on
-//! whichever broker it runs.
+//! How long a caller may go on: until its certificate expires or is void, or its institution is suspended, or this
+//! broker would not learn of that, because it knows no leader. Every call that outlives its admission waits for the
+//! end, on whichever broker it runs.
 
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +18,8 @@ use crate::group::{Consistency, Group};
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a broker that knows no leader serves certificates of users and clusters, which may be void by now. Elections
-/// take less. With the 0.8 s after which it knows none, this is within the five seconds in which a revocation is in effect.
+/// take less. With the 0.8 s after which it knows none, this is within the five seconds after which a revocation is in
+/// effect.
 const LEADERLESS_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// A caller, by the certificate of its connection.
@@ -41,10 +42,10 @@ impl CallerLife {
     /// Of the peer of a connection, if it may call now.
     ///
     /// # Errors
-    /// [`RpcError::Unauthenticated`], or a refusal with code `revoked`. [`RpcError::Unavailable`] where this broker may lack
-    /// the revocation of the caller: until it has caught up with its group once since its start, and while it has known
-    /// no leader for [`LEADERLESS_TIMEOUT`]. The status of the group is told all the same, because it says why there is no
-    /// leader.
+    /// [`RpcError::Unauthenticated`], or a refusal with code `revoked`. [`RpcError::Unavailable`] where this broker may
+    /// lack the revocation of the caller: until it has caught up with its group once since its start, and while it has
+    /// known no leader for 4 s. The status of the group is told all the same, because it says why
+    /// there is no leader.
     pub async fn begin(peer: Option<PeerInfo>, rpc: Rpc, group: &Group) -> Result<Self, RpcError> {
         let caller = Caller::of(peer.as_ref(), certificate_time(rpc, group))?;
         if matches!(caller, Caller::Cluster(..) | Caller::User(..)) && rpc != Rpc::GetRaftStatus {

@@ -61,7 +61,8 @@ pub const MAX_PURPOSE_BYTES: usize = 256;
 pub const MAX_SELECTOR_BYTES: usize = 1_024;
 /// Bytes of an idempotency key.
 pub const MAX_IDEMPOTENCY_KEY_BYTES: usize = 128;
-/// Idempotency records to keep. Beyond that, of the institution with most of them the caller with most loses its oldest.
+/// Idempotency records to keep. Beyond that, of the institution with most of them, the caller with most loses its
+/// oldest.
 pub const MAX_IDEMPOTENCY_RECORDS: usize = 100_000;
 /// Bytes of a public HPKE key: ML-KEM-768's 1184 and X25519's 32, together X-Wing's.
 pub const HPKE_PUBLIC_BYTES: usize = 1_216;
