@@ -369,8 +369,11 @@ mod tests {
         let call = |code: Code| {
             let clock = clock.clone();
             let answer = move |_: Request<()>| {
-                clock.advance(SAVED_USE / 10);
-                async move { Ok::<Response<Body>, Infallible>(Status::new(code, "done").into_http()) }
+                let clock = clock.clone();
+                async move {
+                    clock.advance(SAVED_USE / 10);
+                    Ok::<Response<Body>, Infallible>(Status::new(code, "done").into_http())
+                }
             };
             let call = layer.layer(tower::service_fn(answer)).oneshot(from_alice("/comity.v1.RequestService/X"));
             call.now_or_never().is_some()
