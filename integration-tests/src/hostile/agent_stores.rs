@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result};
 use comity_agent_state::store::Store;
 
-use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER};
+use super::hostile_federation::{DONOR_CLUSTER, EARLIER, HostileFederation, ORIGIN_CLUSTER};
 use super::impostor::IMPOSTOR;
 
 /// Most of each that an agent may keep, whatever a broker names: other clusters, peerings, and epochs of a peering.
@@ -44,6 +44,11 @@ impl AgentStores {
                 (&records.peers, if *cluster == DONOR_CLUSTER { ORIGIN_CLUSTER } else { DONOR_CLUSTER });
             if peers.len() > MOST_CLUSTERS {
                 violations.push(format!("{cluster} remembers {} clusters", peers.len()));
+            }
+            let earlier = peers.keys().filter(|name| name.starts_with(EARLIER)).count();
+            if *cluster == ORIGIN_CLUSTER && earlier != federation.remembered() {
+                violations
+                    .push(format!("{cluster} remembers {earlier} of {} earlier clusters", federation.remembered()));
             }
             let (true_key, kept_key) = (
                 federation.broker.read(|books| books.members.get(other).map(|member| member.identity_key.clone())),

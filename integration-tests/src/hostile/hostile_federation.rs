@@ -41,6 +41,8 @@ const DONOR_INSTITUTION: &str = "computing";
 pub(crate) const MAX_LENT_GPUS: u32 = 5;
 pub(crate) const RESERVED_PER_NODE: u32 = 1;
 const MAX_LEASE_SECONDS: u64 = 24 * 3_600;
+/// Before the numbers of clusters that the origin remembers from before.
+pub(crate) const EARLIER: &str = "earlier-";
 /// GPUs of each of the donor's two nodes.
 pub(crate) const NODE_GPUS: u32 = 4;
 
@@ -104,6 +106,7 @@ pub(crate) struct HostileFederation {
     agents: BTreeMap<&'static str, Agent>,
     planes: Option<HostilePlanes>,
     max_lease_seconds: u64,
+    remembered: usize,
     // Dropped last, because the processes use it.
     home: tempfile::TempDir,
 }
@@ -125,8 +128,8 @@ impl HostileFederation {
             .collect();
         broker.change(|books| books.term_ms = LONGEST_TERM_MS.min(setup.max_lease_seconds * 1_000));
         let planes = if setup.kubernetes { Some(HostilePlanes::start(home.path()).await?) } else { None };
-        let max_lease_seconds = setup.max_lease_seconds;
-        let mut federation = Self { broker, agents: BTreeMap::new(), planes, max_lease_seconds, home };
+        let Setup { max_lease_seconds, remembered, .. } = setup;
+        let mut federation = Self { broker, agents: BTreeMap::new(), planes, max_lease_seconds, remembered, home };
         for (cluster, institution) in institutions {
             let mut config = federation.agent_config(cluster, &setup).await?;
             if setup.trust == Trust::Pinned {
@@ -199,6 +202,11 @@ impl HostileFederation {
     /// Longest lease of the donor's own limit.
     pub(crate) const fn max_lease_seconds(&self) -> u64 {
         self.max_lease_seconds
+    }
+
+    /// Clusters that the origin remembers from before.
+    pub(crate) const fn remembered(&self) -> usize {
+        self.remembered
     }
 
     /// State directory of an agent.
@@ -438,7 +446,7 @@ async fn remember(state: &Path, clusters: usize) -> Result<()> {
     }
     let identity_key = IdentityKey::generate(&SystemEntropy).public();
     let peer = move |number: usize| PeerRecord {
-        cluster: format!("earlier-{number}"),
+        cluster: format!("{EARLIER}{number}"),
         identity_key,
         trust: PeerTrust::FirstUse,
         institution: "elsewhere".to_owned(),
