@@ -184,6 +184,7 @@ impl AttackKind {
                 | Self::TakeNextRootAway
                 | Self::ProlongAndGoSilent
                 | Self::HighestRevision
+                | Self::EarlyFencingTokens
         )
     }
 

@@ -10,8 +10,8 @@ use crate::watch::now_ms;
 
 /// Almost the highest step of a fencing token that a donor takes: the books may be a little ahead of it.
 const TOKEN_STEP: u64 = (1 << 26) - (1 << 16);
-/// Leases that end before they exist.
-const EARLY_LEASES: u64 = 3;
+/// Leases that end before they exist. An honest broker that grants one of them waits until its hold is over.
+const EARLY_LEASES: u64 = 1;
 
 impl AttackRound<'_> {
     /// Lets a handshake of the highest epoch succeed, then goes on with the true one.

@@ -11,8 +11,8 @@ use crate::watch::now_ms;
 
 /// How long a handshake may take; an honest broker then begins the next epoch.
 const HANDSHAKE_LIMIT_MS: u64 = 20_000;
-/// How long a lease is held until it is active.
-const HOLD_MS: u64 = 3_600_000;
+/// How long a lease is held until it is active. It takes well under a second on an idle machine.
+const HOLD_MS: u64 = 30_000;
 /// CPU and main memory that a lease gets for each GPU.
 const CPU_MILLI_PER_GPU: u64 = 1_000;
 const MEMORY_MIB_PER_GPU: u64 = 1_024;
@@ -148,7 +148,7 @@ impl Books {
     }
 
     /// Begins the next epoch of each handshake between agents that failed or takes too long, and ends leases whose term
-    /// is over, as an honest broker does.
+    /// or hold is over, as an honest broker does.
     pub(crate) fn tend(&mut self, now_ms: u64) {
         let mut over = BTreeSet::new();
         for (id, entry) in self.peerings.iter_mut().filter(|(_, entry)| entry.played.is_none() && entry.is_over(now_ms))
@@ -158,15 +158,17 @@ impl Books {
             over.insert(id.clone());
         }
         self.envelopes.retain(|held| !over.contains(&held.peering));
-        for lease in self.leases.values_mut().filter(|lease| is_past_term(lease, now_ms)) {
-            end(lease, &self.members, v1::EndReason::Expired);
+        for lease in self.leases.values_mut() {
+            if let Some(reason) = due_end(lease, now_ms) {
+                end(lease, &self.members, reason);
+            }
         }
     }
 
     /// Whether [`tend`](Self::tend) would do something.
     pub(crate) fn is_due(&self, now_ms: u64) -> bool {
         self.peerings.values().any(|entry| entry.played.is_none() && entry.is_over(now_ms))
-            || self.leases.values().any(|lease| is_past_term(lease, now_ms))
+            || self.leases.values().any(|lease| due_end(lease, now_ms).is_some())
     }
 
     /// Forgets what happened since `before`, as a broker does that never learned of it. Revisions go on.
@@ -432,8 +434,15 @@ fn end(lease: &mut v1::Lease, members: &BTreeMap<String, ToldMember>, reason: v1
     }
 }
 
-fn is_past_term(lease: &v1::Lease, now_ms: u64) -> bool {
-    lease.state() == v1::LeaseState::Active && now_ms > lease.expires_at_ms
+/// Why an honest broker ends a lease now.
+fn due_end(lease: &v1::Lease, now_ms: u64) -> Option<v1::EndReason> {
+    match lease.state() {
+        v1::LeaseState::Active => (now_ms > lease.expires_at_ms).then_some(v1::EndReason::Expired),
+        v1::LeaseState::Placed | v1::LeaseState::Connecting => {
+            (now_ms > lease.hold_until_ms).then_some(v1::EndReason::HoldExpired)
+        }
+        _ => None,
+    }
 }
 
 fn is_same_step(one: &v1::Envelope, other: &v1::Envelope) -> bool {
