@@ -106,7 +106,7 @@ pub(crate) struct HostileFederation {
     agents: BTreeMap<&'static str, Agent>,
     planes: Option<HostilePlanes>,
     max_lease_seconds: u64,
-    remembered: usize,
+    has_remembered: bool,
     // Dropped last, because the processes use it.
     home: tempfile::TempDir,
 }
@@ -128,8 +128,8 @@ impl HostileFederation {
             .collect();
         broker.change(|books| books.term_ms = LONGEST_TERM_MS.min(setup.max_lease_seconds * 1_000));
         let planes = if setup.kubernetes { Some(HostilePlanes::start(home.path()).await?) } else { None };
-        let Setup { max_lease_seconds, remembered, .. } = setup;
-        let mut federation = Self { broker, agents: BTreeMap::new(), planes, max_lease_seconds, remembered, home };
+        let (max_lease_seconds, has_remembered) = (setup.max_lease_seconds, setup.remembered > 0);
+        let mut federation = Self { broker, agents: BTreeMap::new(), planes, max_lease_seconds, has_remembered, home };
         for (cluster, institution) in institutions {
             let mut config = federation.agent_config(cluster, &setup).await?;
             if setup.trust == Trust::Pinned {
@@ -204,9 +204,9 @@ impl HostileFederation {
         self.max_lease_seconds
     }
 
-    /// Clusters that the origin remembers from before.
-    pub(crate) const fn remembered(&self) -> usize {
-        self.remembered
+    /// Whether the origin remembers clusters from before.
+    pub(crate) const fn has_remembered(&self) -> bool {
+        self.has_remembered
     }
 
     /// State directory of an agent.
