@@ -37,6 +37,12 @@ async fn broker_invents_lease_for_foreign_namespace() {
     for (namespace, tenant) in [(OWN, LEASE_TENANT), (FOREIGN, "another")] {
         origin.kubectl(&["create", "namespace", namespace]).await.unwrap();
         origin.kubectl(&["label", "namespace", namespace, &format!("comity.dev/tenant={tenant}")]).await.unwrap();
+        // As deploy/agent/rbac.yaml says: what keeps the agent out of the other namespace is not a missing right.
+        let role = ["create", "role", "secrets", "--verb=get,create,patch,delete", "--resource=secrets"];
+        let account = "--serviceaccount=comity-system:comity-agent";
+        for create in [&role[..], &["create", "rolebinding", "secrets", "--role=secrets", account]] {
+            origin.kubectl(&[&["-n", namespace], create].concat()).await.unwrap();
+        }
     }
     let mut round = attacked.round().await;
     let (origin, donor) =
