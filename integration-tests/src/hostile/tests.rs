@@ -80,13 +80,14 @@ impl AttackRound<'_> {
 
 /// Waits until an agent has refused something about a lease or peering; returns its code.
 async fn refusal(federation: &HostileFederation, cluster: &str, subject: &str) -> String {
-    until(&format!("{cluster} to refuse {subject}"), SOON, async || {
-        let refused = federation.broker.refused();
-        let found = refused.iter().find(|refused| refused.cluster == cluster && refused.subject == subject);
-        Ok(found.map(|refused| refused.code.clone()))
+    let refused = until(&format!("{cluster} to refuse {subject}"), SOON, async || {
+        let mut refused = federation.broker.refused().into_iter();
+        Ok(refused.find(|refused| refused.cluster == cluster && refused.subject == subject))
     })
     .await
-    .unwrap()
+    .unwrap();
+    println!("{cluster} refuses {subject}: {} ({})", refused.message, refused.code);
+    refused.code
 }
 
 /// The harness itself: an honest broker makes a lease active, and learns no secret.
