@@ -73,6 +73,8 @@ pub enum Trust {
 pub(crate) struct Setup {
     /// Trust of both agents.
     pub(crate) trust: Trust,
+    /// Whether pinned agents need a voucher of everybody, not of the pinned institutions' clusters alone.
+    pub(crate) require_vouchers: bool,
     /// Life of their certificates.
     pub(crate) certificate_validity: Duration,
     /// Clusters to which the donor lends.
@@ -90,6 +92,7 @@ impl Setup {
     pub(crate) const fn new(trust: Trust) -> Self {
         Self {
             trust,
+            require_vouchers: true,
             certificate_validity: LONG_VALIDITY,
             allowed_origins: &[ORIGIN_CLUSTER],
             max_lease_seconds: MAX_LEASE_SECONDS,
@@ -135,10 +138,15 @@ impl HostileFederation {
             if setup.trust == Trust::Pinned {
                 let state = config.state_dir.clone();
                 config.voucher = Some(vouch(&state, institution, cluster, &keys[institution])?);
-                let pin = |key: &IdentityKey| InstitutionPin { keys: vec![key.public()], ..InstitutionPin::default() };
-                config.pinned_institutions =
-                    keys.iter().map(|(institution, key)| (institution.clone(), pin(key))).collect();
-                config.require_vouchers = true;
+                let pin = |(cluster, institution): (&str, &str)| {
+                    let pin = InstitutionPin {
+                        keys: vec![keys[institution].public()],
+                        clusters: [cluster.to_owned()].into(),
+                    };
+                    (institution.to_owned(), pin)
+                };
+                config.pinned_institutions = institutions.into_iter().map(pin).collect();
+                config.require_vouchers = setup.require_vouchers;
             }
             if cluster == ORIGIN_CLUSTER {
                 remember(&config.state_dir, setup.remembered).await?;
