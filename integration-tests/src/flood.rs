@@ -6,7 +6,8 @@
 //!
 //! Alice and mallory belong to different institutions, and both use the leader. The flood's threads run at a lower
 //! priority than the brokers, as if it came from other machines, and other threads of that priority keep all cores busy
-//! in both measurements: what delays alice is what the brokers do for mallory.
+//! in both measurements: what delays alice is what the brokers do for mallory. With an idle baseline there are no other
+//! threads, and the flood's have the brokers' priority: then its own work on this machine delays alice, too.
 
 mod busy_cores;
 mod flood_kind;
@@ -52,6 +53,8 @@ pub struct FloodConfig {
     pub nodes_per_donor: usize,
     /// Duration of each measurement: without the flood, and during it.
     pub length: Duration,
+    /// Whether nothing else keeps the cores busy, and the flood has the brokers' priority.
+    pub has_idle_baseline: bool,
 }
 
 /// Measures each flood on new brokers; `progress` receives messages.
@@ -62,7 +65,7 @@ pub async fn run(config: &FloodConfig, progress: impl Fn(&str)) -> Result<FloodR
     let mut report = FloodReport::default();
     for kind in &config.floods {
         let run = FloodRun::start(config).await?;
-        let row = run.measure(*kind, config.length).await;
+        let row = run.measure(*kind, config).await;
         let row = row.with_context(|| format!("flood {kind}{}", run.federation.logs()))?;
         progress(&row.to_string());
         report.rows.push(row);
@@ -121,13 +124,15 @@ impl FloodRun {
         user_channel(self.federation.dir(), user, &self.leader)
     }
 
-    async fn measure(&self, kind: FloodKind, length: Duration) -> Result<FloodRow> {
+    async fn measure(&self, kind: FloodKind, config: &FloodConfig) -> Result<FloodRow> {
+        let length = config.length;
         let mut submitter = SteadySubmitter::new(self.channel("alice")?)?;
-        let _busy = BusyCores::start()?;
+        let _busy = BusyCores::start(config.has_idle_baseline)?;
         // For connections and caches.
         submitter.submit_for(FLOOD_WARM_UP).await?;
         let alone = submitter.submit_for(length).await?;
-        let flooder = Flooder::start(kind, || self.channel(MALLORY), &self.leader, &self.loud)?;
+        let flooder =
+            Flooder::start(kind, config.has_idle_baseline, || self.channel(MALLORY), &self.leader, &self.loud)?;
         tokio::time::sleep(FLOOD_WARM_UP).await;
         let before = flooder.counts();
         let flooded = submitter.submit_for(length).await?;

@@ -15,26 +15,29 @@
 //! from working. It may not obtain a credential, a tunnel or a grant that the donor's own policy does not allow, and
 //! once it is honest again, leases must become active again.
 
+mod agent_stores;
 mod attack_kind;
 mod attack_round;
 mod attacks_on_arithmetic;
 mod attacks_on_binding;
 mod attacks_on_messages;
 mod attacks_on_numbers;
+mod attacks_on_trust;
+mod attacks_without_end;
 mod books;
 mod broker_core;
 mod hostile_broker;
 mod hostile_federation;
 mod hostile_ledger;
+mod hostile_planes;
 mod hostile_report;
 mod hostile_services;
 mod impostor;
-mod raw_codec;
 mod stolen_authority;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -51,7 +54,11 @@ use hostile_ledger::HostileLedger;
 use crate::chaos::dice::Dice;
 
 /// Life of the agents' certificates: short, so that renewals happen during a run.
-const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(120);
+const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(30);
+/// The donor's own limit: short, so that a lease reaches it during a run.
+const MAX_LEASE_SECONDS: u64 = 40;
+/// Clusters that the origin remembers at first: almost as many as it may.
+const REMEMBERED: usize = 4_094;
 /// One in so many rounds, renewals return a certificate of another key.
 const WRONG_RENEWALS: u64 = 4;
 
@@ -64,6 +71,8 @@ pub struct HostileConfig {
     pub seed: u64,
     /// How far the agents trust what the broker says about each other.
     pub trust: Trust,
+    /// Whether the agents have API servers, on which each has the rights of its ServiceAccount.
+    pub kubernetes: bool,
 }
 
 /// Attacks for a while, and checks after each attack.
@@ -71,14 +80,20 @@ pub struct HostileConfig {
 /// # Errors
 /// When the run cannot be carried out. Violations are in the report.
 pub async fn run(config: HostileConfig) -> Result<HostileReport> {
-    let HostileConfig { length, seed, trust } = config;
+    let HostileConfig { length, seed, trust, kubernetes } = config;
     eprintln!("seed {seed}");
-    let setup = Setup { certificate_validity: CERTIFICATE_VALIDITY, ..Setup::new(trust) };
+    let setup = Setup {
+        certificate_validity: CERTIFICATE_VALIDITY,
+        max_lease_seconds: MAX_LEASE_SECONDS,
+        remembered: REMEMBERED,
+        kubernetes,
+        ..Setup::new(trust)
+    };
     let mut federation = HostileFederation::start(setup).await?;
     let (mut ledger, mut dice, mut attacks) = (HostileLedger::default(), Dice::new(seed), BTreeMap::new());
-    let (start, mut waiting, mut before) = (Instant::now(), Vec::new(), None);
+    let (start, mut waiting, mut before) = (Instant::now(), VecDeque::new(), None);
     while start.elapsed() < length {
-        let kind = match waiting.pop() {
+        let kind = match waiting.pop_front() {
             Some(kind) => kind,
             None => {
                 eprintln!(
@@ -98,6 +113,12 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
         *attacks.entry(kind).or_default() += 1;
         before = Some(kind);
     }
+    if ledger.violations().is_empty() {
+        for kind in AttackKind::AT_THE_END {
+            attack(&federation, &mut ledger, &mut dice, kind, "the last attack").await?;
+            *attacks.entry(kind).or_default() += 1;
+        }
+    }
     // Whatever was tried, honest work goes on.
     if let Err(error) = federation.active_lease(1).await {
         let state = federation.describe().await;
@@ -107,8 +128,8 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
     let (renewals, late_handshakes) =
         (federation.broker.renewals(), federation.broker.read(|books| books.late_handshakes));
     let refusals = HostileReport::count(&federation.broker.refused());
-    let preshared = federation.stop().await?;
-    ledger.search_disk(&federation, &preshared)?;
+    let stores = federation.stop().await?;
+    ledger.search_disks(&federation, &stores)?;
     Ok(HostileReport {
         seed,
         length: start.elapsed(),
@@ -139,7 +160,7 @@ async fn attack(
             return Ok(false);
         }
     };
-    if round.dice.one_in(WRONG_RENEWALS) {
+    if round.dice.one_in(WRONG_RENEWALS) && kind != AttackKind::TakeNextRootAway {
         federation.broker.lie(|whims| whims.renewals = vec![WrongRenewal::Key]);
     }
     let known = round.ledger.violations().len();

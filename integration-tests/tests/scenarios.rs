@@ -65,6 +65,8 @@ mod real_kubelets;
 mod reclaimed;
 #[path = "scenarios/brokers/restart.rs"]
 mod restart;
+#[path = "scenarios/brokers/root_rotation.rs"]
+mod root_rotation;
 #[path = "scenarios/secrets.rs"]
 mod secrets;
 #[path = "scenarios/kubernetes/standby.rs"]

@@ -70,9 +70,16 @@ pub(crate) async fn a_lease_is_exactly_what_was_leased(cluster: &Cluster) {
         let class = serde_json::from_value::<PriorityClass>(class).unwrap();
         Api::all(cluster.admin()).create(&create, &class).await.unwrap();
     }
-    no_pod_gets_above_the_donors_own(&pods).await;
-    visible_devices_by_envfrom_and_image(&tenant).await;
+    // Before the others, which try some of it again.
     namespace_tenant_external_ips(&tenant).await;
+    tenant_takes_a_priority_class_of_the_donors(&pods).await;
+    tenant_claims_a_volume_of_the_donors(&tenant).await;
+    visible_devices_by_envfrom_and_image(&tenant).await;
+    visible_devices_by_a_prefix_in_env_from(&pods).await;
+    visible_devices_by_a_mount(&pods).await;
+    visible_devices_by_an_annotation(&pods).await;
+    visible_devices_by_a_key_of_a_config_map(&tenant).await;
+    no_pod_gets_above_the_donors_own(&pods).await;
     the_agent_gives_no_more_than_a_tenants_rights(cluster).await;
     a_tenant_stays_inside(tenant).await;
     let quota = Api::<ResourceQuota>::namespaced(cluster.admin(), "comity-lease-2").get("gpus").await.unwrap();
@@ -135,47 +142,65 @@ async fn pods_stay_on_the_leases_nodes(cluster: &Cluster, pods: &Api<Pod>) {
     assert!(!refused(json!({ "status": { "capacity": { "lease.comity.dev/lease-99": "1" } } })).await);
 }
 
+/// The variable by which NVIDIA's runtime hands out GPUs.
+const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
+
+/// A pod that asks for every GPU of its node by a field of its container.
+fn greedy(field: &str, value: serde_json::Value) -> Pod {
+    let mut changed = serde_json::to_value(pod("greedy", "nvidia.com/gpu", 0)).unwrap();
+    changed["spec"]["containers"][0][field] = value;
+    changed["spec"]["volumes"] = json!([{ "name": "all", "emptyDir": {} }]);
+    serde_json::from_value(changed).unwrap()
+}
+
+async fn is_refused(pods: &Api<Pod>, pod: &Pod, reason: &str) {
+    let (code, message) = refusal(pods.create(&PostParams::default(), pod).await);
+    assert!((code == 403 || code == 422) && message.contains(reason), "{code} {message}");
+}
+
 /// NVIDIA's runtime would hand out every GPU of the node. An image that asks for all is in `lease_pods.rs`, where the
 /// webhook and the policy `comity-void-devices` are.
 async fn visible_devices_by_envfrom_and_image(tenant: &Client) {
-    const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
     let (pods, create) = (Api::<Pod>::default_namespaced(tenant.clone()), PostParams::default());
-    let with = |field: &str, value: serde_json::Value| -> Pod {
-        let mut changed = serde_json::to_value(pod("greedy", "nvidia.com/gpu", 0)).unwrap();
-        changed["spec"]["containers"][0][field] = value;
-        changed["spec"]["volumes"] = json!([{ "name": "all", "emptyDir": {} }]);
-        serde_json::from_value(changed).unwrap()
-    };
-    let mut annotated = pod("greedy", "nvidia.com/gpu", 0);
-    annotated.metadata.annotations = Some([("cdi.k8s.io/all".to_owned(), "nvidia.com/gpu=all".to_owned())].into());
     let from_field = json!({ "fieldRef": { "fieldPath": "metadata.name" } });
-    for (greedy, reason) in [
-        (with("env", json!([{ "name": VARIABLE, "value": "all" }])), "or set them to void"),
-        (with("env", json!([{ "name": VARIABLE, "valueFrom": from_field }])), "or set them to void"),
-        (with("envFrom", json!([{ "prefix": "NVIDIA_", "configMapRef": { "name": "a" } }])), "a prefix in envFrom"),
-        (
-            with("volumeMounts", json!([{ "name": "all", "mountPath": "/var/run/nvidia-container-devices/all" }])),
-            "a mount below nvidia-container-devices",
-        ),
-        (annotated, "not an annotation"),
-    ] {
-        let (code, message) = refusal(pods.create(&create, &greedy).await);
-        assert!((code == 403 || code == 422) && message.contains(reason), "{code} {message}");
+    for variable in [json!({ "name": VISIBLE, "value": "all" }), json!({ "name": VISIBLE, "valueFrom": from_field })] {
+        is_refused(&pods, &greedy("env", json!([variable])), "or set them to void").await;
     }
-    let map: ConfigMap =
-        serde_json::from_value(json!({ "metadata": { "name": "greedy" }, "data": { VARIABLE: "all" } })).unwrap();
-    let (_, message) = refusal(Api::<ConfigMap>::default_namespaced(tenant.clone()).create(&create, &map).await);
-    assert!(message.contains("have no key NVIDIA_VISIBLE_DEVICES"), "{message}");
-    let secret: Secret =
-        serde_json::from_value(json!({ "metadata": { "name": "greedy" }, "stringData": { VARIABLE: "all" } })).unwrap();
-    let (_, message) = refusal(Api::<Secret>::default_namespaced(tenant.clone()).create(&create, &secret).await);
-    assert!(message.contains("have no key NVIDIA_VISIBLE_DEVICES"), "{message}");
-    let honest = with("env", json!([{ "name": VARIABLE, "value": "void" }]));
+    let honest = greedy("env", json!([{ "name": VISIBLE, "value": "void" }]));
     pods.create(&create, &honest).await.unwrap();
     pods.delete("greedy", &DeleteParams::default().grace_period(0)).await.unwrap();
 }
 
-/// Addresses of others (CVE-2020-8554), ports of the donor, its priorities and its volumes.
+async fn visible_devices_by_a_prefix_in_env_from(pods: &Api<Pod>) {
+    let source = json!([{ "prefix": "NVIDIA_", "configMapRef": { "name": "a" } }]);
+    is_refused(pods, &greedy("envFrom", source), "a prefix in envFrom").await;
+}
+
+async fn visible_devices_by_a_mount(pods: &Api<Pod>) {
+    let mount = json!([{ "name": "all", "mountPath": "/var/run/nvidia-container-devices/all" }]);
+    is_refused(pods, &greedy("volumeMounts", mount), "a mount below nvidia-container-devices").await;
+}
+
+async fn visible_devices_by_an_annotation(pods: &Api<Pod>) {
+    let mut annotated = pod("greedy", "nvidia.com/gpu", 0);
+    annotated.metadata.annotations = Some([("cdi.k8s.io/all".to_owned(), "nvidia.com/gpu=all".to_owned())].into());
+    is_refused(pods, &annotated, "not an annotation").await;
+}
+
+/// `envFrom` would set the variable from the key.
+async fn visible_devices_by_a_key_of_a_config_map(tenant: &Client) {
+    let create = PostParams::default();
+    let map: ConfigMap =
+        serde_json::from_value(json!({ "metadata": { "name": "greedy" }, "data": { VISIBLE: "all" } })).unwrap();
+    let (_, message) = refusal(Api::<ConfigMap>::default_namespaced(tenant.clone()).create(&create, &map).await);
+    assert!(message.contains("have no key NVIDIA_VISIBLE_DEVICES"), "{message}");
+    let secret: Secret =
+        serde_json::from_value(json!({ "metadata": { "name": "greedy" }, "stringData": { VISIBLE: "all" } })).unwrap();
+    let (_, message) = refusal(Api::<Secret>::default_namespaced(tenant.clone()).create(&create, &secret).await);
+    assert!(message.contains("have no key NVIDIA_VISIBLE_DEVICES"), "{message}");
+}
+
+/// Addresses of others (CVE-2020-8554), and ports of the donor.
 async fn namespace_tenant_external_ips(tenant: &Client) {
     let create = PostParams::default();
     let refused = |refusal: (u16, String), part: &str| {
@@ -194,10 +219,20 @@ async fn namespace_tenant_external_ips(tenant: &Client) {
         service["spec"].as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
         refused(refusal(services.create(&create, &serde_json::from_value(service).unwrap()).await), part);
     }
-    let pods = Api::<Pod>::default_namespaced(tenant.clone());
+    // Services within the lease work.
+    let own = json!({ "metadata": { "name": "own" }, "spec": { "selector": { "a": "b" }, "ports": [{ "port": 80 }] } });
+    services.create(&create, &serde_json::from_value(own).unwrap()).await.unwrap();
+}
+
+/// Its pods would push the donor's own away.
+async fn tenant_takes_a_priority_class_of_the_donors(pods: &Api<Pod>) {
     let mut first = pod("first", "nvidia.com/gpu", 0);
     first.spec.as_mut().unwrap().priority_class_name = Some("donor-high".to_owned());
-    refused(refusal(pods.create(&create, &first).await), "no priority over the donor's own");
+    is_refused(pods, &first, "no priority over the donor's own").await;
+}
+
+/// A volume that the donor made for its own work, by its name.
+async fn tenant_claims_a_volume_of_the_donors(tenant: &Client) {
     let claim = json!({
         "metadata": { "name": "donors" },
         "spec": {
@@ -207,10 +242,8 @@ async fn namespace_tenant_external_ips(tenant: &Client) {
     });
     let claims = Api::<PersistentVolumeClaim>::default_namespaced(tenant.clone());
     let claim = serde_json::from_value(claim).unwrap();
-    refused(refusal(claims.create(&create, &claim).await), "claims of a lease get new volumes");
-    // Services within the lease work.
-    let own = json!({ "metadata": { "name": "own" }, "spec": { "selector": { "a": "b" }, "ports": [{ "port": 80 }] } });
-    services.create(&create, &serde_json::from_value(own).unwrap()).await.unwrap();
+    let (code, message) = refusal(claims.create(&PostParams::default(), &claim).await);
+    assert!((code == 403 || code == 422) && message.contains("claims of a lease get new volumes"), "{code} {message}");
 }
 
 /// Limits of the agent's own account, which somebody may have taken over.

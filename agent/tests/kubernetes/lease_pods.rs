@@ -79,6 +79,7 @@ pub(crate) async fn pods_are_completed_or_refused(cluster: &Cluster) {
     })
     .await;
     containers_that_could_see_every_gpu_are_refused(&tenants).await;
+    containers_that_run_a_kept_image_are_refused(&tenants).await;
     cluster.donor().remove("lease-81".parse().unwrap()).await.unwrap();
     webhooks.delete(LEASE_PODS_WEBHOOK, &DeleteParams::default()).await.unwrap();
     namespaces.delete(name, &DeleteParams::default()).await.unwrap();
@@ -119,17 +120,27 @@ async fn guests_run_under_the_donors_runtime_class(cluster: &Cluster) -> Api<Pod
     tenants
 }
 
-/// Without the webhook, a container without GPUs states the variable itself, and each that its image is pulled.
+/// A pod as the webhook would complete it, but for the variable.
+fn complete(name: &str, gpus: u32) -> Pod {
+    let mut pod = pod(name, "nvidia.com/gpu", gpus);
+    let spec = pod.spec.as_mut().unwrap();
+    spec.runtime_class_name = Some("sandbox".to_owned());
+    spec.containers[0].image_pull_policy = Some("Always".to_owned());
+    pod
+}
+
+/// Without the webhook, a container without GPUs states the variable itself: its image may ask for all.
 async fn containers_that_could_see_every_gpu_are_refused(tenants: &Api<Pod>) {
-    let complete = |name: &str, gpus: u32| {
-        let mut pod = pod(name, "nvidia.com/gpu", gpus);
-        let spec = pod.spec.as_mut().unwrap();
-        spec.runtime_class_name = Some("sandbox".to_owned());
-        spec.containers[0].image_pull_policy = Some("Always".to_owned());
-        pod
-    };
     let (code, reason) = refusal(tenants.create(&PostParams::default(), &complete("sees-all", 0)).await);
     assert!(code == 422 && reason.contains("NVIDIA_VISIBLE_DEVICES with value void"), "{code} {reason}");
+    let mut stated = complete("states", 0);
+    let void = json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "void" }]);
+    stated.spec.as_mut().unwrap().containers[0].env = Some(serde_json::from_value(void).unwrap());
+    tenants.create(&PostParams::default(), &stated).await.unwrap();
+}
+
+/// Without the webhook, each container states that its image is pulled.
+async fn containers_that_run_a_kept_image_are_refused(tenants: &Api<Pod>) {
     tenants.create(&PostParams::default(), &complete("works-too", 1)).await.unwrap();
     for kept in ["IfNotPresent", "Never"] {
         let mut cached = complete("runs-kept-image", 1);
@@ -137,8 +148,4 @@ async fn containers_that_could_see_every_gpu_are_refused(tenants: &Api<Pod>) {
         let (code, reason) = refusal(tenants.create(&PostParams::default(), &cached).await);
         assert!(code == 422 && reason.contains("have imagePullPolicy Always"), "{kept}: {code} {reason}");
     }
-    let mut stated = complete("states", 0);
-    let void = json!([{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "void" }]);
-    stated.spec.as_mut().unwrap().containers[0].env = Some(serde_json::from_value(void).unwrap());
-    tenants.create(&PostParams::default(), &stated).await.unwrap();
 }

@@ -13,12 +13,15 @@ pub(super) struct BusyCores {
 }
 
 impl BusyCores {
-    /// Starts a thread for each core.
+    /// Starts a thread for each core; with an idle baseline none.
     ///
     /// # Errors
     /// When a thread does not start.
-    pub(super) fn start() -> std::io::Result<Self> {
+    pub(super) fn start(has_idle_baseline: bool) -> std::io::Result<Self> {
         let busy = Self { stop: Arc::default() };
+        if has_idle_baseline {
+            return Ok(busy);
+        }
         for _ in 0..std::thread::available_parallelism()?.get() {
             let stop = Arc::clone(&busy.stop);
             std::thread::Builder::new().name("busy-core".to_owned()).spawn(move || {

@@ -20,12 +20,22 @@ pub enum FloodKind {
     Reports,
     /// Lists requests and offers, and reads the policy.
     Lists,
+    /// Keeps 500 watches open, and asks for 200 quotes at a time.
+    WatchesAndQuotes,
 }
 
 impl FloodKind {
     /// All kinds.
-    pub const ALL: [Self; 7] =
-        [Self::Quotes, Self::Submits, Self::Cancels, Self::Connections, Self::Watches, Self::Reports, Self::Lists];
+    pub const ALL: [Self; 8] = [
+        Self::Quotes,
+        Self::Submits,
+        Self::Cancels,
+        Self::Connections,
+        Self::Watches,
+        Self::Reports,
+        Self::Lists,
+        Self::WatchesAndQuotes,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -36,6 +46,7 @@ impl FloodKind {
             Self::Watches => "watches",
             Self::Reports => "reports",
             Self::Lists => "lists",
+            Self::WatchesAndQuotes => "watches-and-quotes",
         }
     }
 }

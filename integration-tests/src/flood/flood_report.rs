@@ -35,7 +35,7 @@ impl fmt::Display for FloodRow {
         let times = |it: &Submitted| format!("{:.1} / {:.1}", it.p50_ms, it.p99_ms);
         write!(
             f,
-            "{:<12}{:>20}{:>20}{:>10.2}{:>8}{:>14.0}{:>14.0}",
+            "{:<20}{:>20}{:>20}{:>10.2}{:>8}{:>14.0}{:>14.0}",
             self.kind,
             times(&self.alone),
             times(&self.flooded),
@@ -54,6 +54,12 @@ pub struct FloodReport {
 }
 
 impl FloodReport {
+    /// Floods whose ratio is above a limit.
+    #[must_use]
+    pub fn over_limit(&self, limit: f64) -> Vec<FloodKind> {
+        self.rows.iter().filter(|row| row.p99_ratio() > limit).map(|row| row.kind).collect()
+    }
+
     /// The report as one JSON object.
     #[must_use]
     pub fn json(&self) -> Value {
@@ -79,7 +85,7 @@ impl fmt::Display for FloodReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:<12}{:>20}{:>20}{:>10}{:>8}{:>14}{:>14}",
+            "{:<20}{:>20}{:>20}{:>10}{:>8}{:>14}{:>14}",
             "flood", "alone p50/p99, ms", "flooded p50/p99, ms", "p99 ratio", "failed", "answered/s", "refused/s"
         )?;
         self.rows.iter().try_for_each(|row| write!(f, "\n{row}"))
@@ -97,6 +103,8 @@ mod tests {
         let row =
             FloodRow { kind: FloodKind::Quotes, alone: submitted(4.0), flooded: submitted(6.0), counts, seconds: 5.0 };
         let report = FloodReport { rows: vec![row] };
+        assert_eq!(report.over_limit(1.5), []);
+        assert_eq!(report.over_limit(1.49), [FloodKind::Quotes]);
         let json = report.json();
         assert_eq!(
             (&json["rows"][0]["p99_ratio"], &json["rows"][0]["answered_per_second"]),

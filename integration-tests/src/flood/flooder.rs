@@ -31,6 +31,9 @@ use crate::growth::inventory;
 const FLOOD_CALLS: usize = 64;
 /// Connections and watches that each task keeps open.
 const HELD_PER_TASK: usize = 64;
+/// Watches and quotes of [`FloodKind::WatchesAndQuotes`].
+const HELD_WATCHES: usize = 500;
+const QUOTES_AT_A_TIME: usize = 200;
 /// Nodes of each offer of the flooding agent.
 const FLOOD_NODES: usize = 2_000;
 /// Reports of the flooding agent that wait for the connection; each has megabytes.
@@ -95,15 +98,16 @@ impl Flooder {
     /// When a certificate is unusable, or no thread starts.
     pub(super) fn start(
         kind: FloodKind,
+        has_idle_baseline: bool,
         mallory: impl FnOnce() -> Result<BrokerChannel>,
         leader: &BrokerEndpoints,
         loud: &JoinedCluster,
     ) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .on_thread_start(lower_priority)
-            .build()?;
+        let mut threads = tokio::runtime::Builder::new_multi_thread();
+        if !has_idle_baseline {
+            threads.on_thread_start(lower_priority);
+        }
+        let runtime = threads.worker_threads(2).enable_all().build()?;
         let tally = Arc::new(Tally::default());
         // Channels work on the threads where they are made.
         let entered = runtime.enter();
@@ -120,6 +124,16 @@ impl Flooder {
                 for _ in 0..FLOOD_CALLS {
                     let (task, tls, address) = (task.clone(), tls.clone(), address.clone());
                     runtime.spawn(async move { task.connect(&tls, &address).await });
+                }
+            }
+            FloodKind::WatchesAndQuotes => {
+                for _ in 0..HELD_WATCHES {
+                    let task = task.clone();
+                    runtime.spawn(async move { task.hold_watch().await });
+                }
+                for number in 0..QUOTES_AT_A_TIME {
+                    let task = task.clone();
+                    runtime.spawn(async move { task.call(FloodKind::Quotes, number).await });
                 }
             }
             FloodKind::Quotes | FloodKind::Submits | FloodKind::Cancels | FloodKind::Watches | FloodKind::Lists => {
@@ -151,7 +165,7 @@ impl FloodTask {
                 FloodKind::Submits => self.submit(&format!("flood-{task}-{number}")).await.map(drop),
                 FloodKind::Cancels => self.submit_and_cancel(&format!("flood-{task}-{number}")).await,
                 FloodKind::Lists => self.list(number).await,
-                FloodKind::Watches | FloodKind::Connections | FloodKind::Reports => {
+                FloodKind::Watches | FloodKind::Connections | FloodKind::Reports | FloodKind::WatchesAndQuotes => {
                     let watch = WatchServiceClient::new(self.mallory.clone()).watch(v1::WatchRequest::default()).await;
                     let opened = watch.map(|watch| watches.push(watch));
                     if watches.len() > HELD_PER_TASK / FLOOD_CALLS {
@@ -164,6 +178,19 @@ impl FloodTask {
             if answered.is_err() {
                 tokio::time::sleep(REFUSED_PAUSE).await;
             }
+        }
+    }
+
+    /// Keeps one watch open, and opens it again when it is refused or ends.
+    async fn hold_watch(&self) {
+        loop {
+            let watch = WatchServiceClient::new(self.mallory.clone()).watch(v1::WatchRequest::default()).await;
+            self.tally.note(&watch);
+            if let Ok(watch) = watch {
+                let mut events = watch.into_inner();
+                while let Ok(Some(_)) = events.message().await {}
+            }
+            tokio::time::sleep(REFUSED_PAUSE).await;
         }
     }
 

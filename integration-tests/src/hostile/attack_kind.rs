@@ -1,5 +1,7 @@
 //! The kinds of attacks of a random run.
 
+use std::collections::VecDeque;
+
 use comity_proto::v1;
 
 use super::attack_round::AttackRound;
@@ -47,11 +49,22 @@ pub enum AttackKind {
     HugeEpoch,
     SkipTokens,
     ForgetEnds,
+    PlantRoot,
+    TakeNextRootAway,
+    InventClusters,
+    InventPeerings,
+    InventEpochs,
+    EndlessOutageGrace,
+    ProlongAndGoSilent,
+    HighestRevision,
+    RepointDevices,
+    EarlyFencingTokens,
+    LateFencingToken,
 }
 
 impl AttackKind {
     /// All kinds.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 49] = [
         Self::SwapPeering,
         Self::RelabelInstitution,
         Self::SwapIdentityKeyOfOrigin,
@@ -90,6 +103,17 @@ impl AttackKind {
         Self::HugeEpoch,
         Self::SkipTokens,
         Self::ForgetEnds,
+        Self::PlantRoot,
+        Self::TakeNextRootAway,
+        Self::InventClusters,
+        Self::InventPeerings,
+        Self::InventEpochs,
+        Self::EndlessOutageGrace,
+        Self::ProlongAndGoSilent,
+        Self::HighestRevision,
+        Self::RepointDevices,
+        Self::EarlyFencingTokens,
+        Self::LateFencingToken,
     ];
 
     /// Its name in reports.
@@ -134,17 +158,46 @@ impl AttackKind {
             Self::HugeEpoch => "huge-epoch",
             Self::SkipTokens => "skip-tokens",
             Self::ForgetEnds => "forget-ends",
+            Self::PlantRoot => "plant-root",
+            Self::TakeNextRootAway => "take-next-root-away",
+            Self::InventClusters => "invent-clusters",
+            Self::InventPeerings => "invent-peerings",
+            Self::InventEpochs => "invent-epochs",
+            Self::EndlessOutageGrace => "endless-outage-grace",
+            Self::ProlongAndGoSilent => "prolong-and-go-silent",
+            Self::HighestRevision => "highest-revision",
+            Self::RepointDevices => "repoint-devices",
+            Self::EarlyFencingTokens => "early-fencing-tokens",
+            Self::LateFencingToken => "late-fencing-token",
         }
     }
 
-    /// The kinds in the order of a run: each once, in a random order, before any is repeated.
+    /// Those whose effect is on the agents' disks, where it is looked at after the run: they end it.
+    pub(crate) const AT_THE_END: [Self; 2] = [Self::InventEpochs, Self::EndlessOutageGrace];
+
+    /// Whether it waits for something that takes more than a few seconds: renewals, or the end of a lease.
+    const fn is_slow(self) -> bool {
+        matches!(
+            self,
+            Self::RenewWrongly
+                | Self::PlantRoot
+                | Self::TakeNextRootAway
+                | Self::ProlongAndGoSilent
+                | Self::HighestRevision
+                | Self::EarlyFencingTokens
+        )
+    }
+
+    /// The kinds in the order of a run: each once, in a random order, before any is repeated. The slow ones come last, so
+    /// that a short run tries many.
     #[must_use]
-    pub(crate) fn shuffled(dice: &mut Dice) -> Vec<Self> {
+    pub(crate) fn shuffled(dice: &mut Dice) -> VecDeque<Self> {
         let mut kinds = Self::ALL.to_vec();
         for index in (1..kinds.len()).rev() {
             kinds.swap(index, dice.index(index + 1));
         }
-        kinds
+        kinds.sort_by_key(|kind| kind.is_slow());
+        kinds.into()
     }
 
     /// Carries it out; the agents act on it afterwards.
@@ -187,7 +240,7 @@ impl AttackKind {
             Self::SayNothingExists => round.say_nothing_exists(),
             Self::EndLease => round.end_lease(),
             Self::LieInAcknowledgements => round.lie_in_acknowledgements(),
-            Self::RenewWrongly => round.renew_wrongly(),
+            Self::RenewWrongly => round.renew_wrongly().await,
             Self::SendTooMuch => round.send_too_much(),
             Self::SendGarbage => round.send_garbage(),
             Self::SendUnknownValues => round.send_unknown_values(),
@@ -195,6 +248,17 @@ impl AttackKind {
             Self::HugeEpoch => round.huge_epoch().await,
             Self::SkipTokens => round.skip_tokens().await,
             Self::ForgetEnds => round.forget_ends().await,
+            Self::PlantRoot => round.plant_root().await,
+            Self::TakeNextRootAway => round.take_next_root_away().await,
+            Self::InventClusters => round.invent_clusters().await,
+            Self::InventPeerings => round.invent_peerings(),
+            Self::InventEpochs => round.invent_epochs().await,
+            Self::EndlessOutageGrace => round.endless_outage_grace().await,
+            Self::ProlongAndGoSilent => round.prolong_and_go_silent().await,
+            Self::HighestRevision => round.highest_revision().await,
+            Self::RepointDevices => round.repoint_devices(),
+            Self::EarlyFencingTokens => round.early_fencing_tokens().await,
+            Self::LateFencingToken => round.late_fencing_token(),
         }
     }
 }
@@ -213,6 +277,6 @@ mod tests {
         for kinds in [one, other] {
             assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>(), AttackKind::ALL.into());
         }
-        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 38);
+        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 49);
     }
 }

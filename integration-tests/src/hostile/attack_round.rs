@@ -62,6 +62,7 @@ impl<'a> AttackRound<'a> {
         ledger: &'a mut HostileLedger,
         dice: &'a mut Dice,
     ) -> Result<Self> {
+        federation.tend();
         federation.leases_ended().await?;
         let lease = until("an honest lease over an established peering", PATIENCE, async || {
             let lease = honest_lease(federation).await?;

@@ -3,7 +3,7 @@
 use comity_proto::v1;
 
 use super::attack_round::AttackRound;
-use super::hostile_federation::{DONOR_CLUSTER, MAX_LEASE_SECONDS};
+use super::hostile_federation::DONOR_CLUSTER;
 
 impl AttackRound<'_> {
     fn free(&self, gpus: usize) -> v1::Placement {
@@ -75,7 +75,7 @@ impl AttackRound<'_> {
     /// Grants for longer than the donor lends.
     pub(crate) fn exceed_term(&mut self) {
         let (placement, peering) = (self.free(1), self.peering());
-        let term_ms = self.dice.within(MAX_LEASE_SECONDS * 1_000 + 1..=u64::MAX / 2);
+        let term_ms = self.dice.within(self.federation.max_lease_seconds() * 1_000 + 1..=u64::MAX / 2);
         self.invent_forbidden(&peering, placement, "the donor lends for a shorter time", |lease| {
             lease.term_ms = term_ms
         });
@@ -90,6 +90,19 @@ impl AttackRound<'_> {
             // The books wait for the donor.
             lease.donor_ready = state == v1::LeaseState::Ending;
         })
+    }
+
+    /// Says that the honest lease has every GPU of the donor, others' and reserved ones included.
+    pub(crate) fn repoint_devices(&mut self) {
+        let (lease, all) = (
+            self.lease.clone(),
+            self.federation.broker.read(|books| books.place_on(DONOR_CLUSTER, usize::MAX, |_, _| true)),
+        );
+        self.federation.broker.tamper(move |cluster, desired| {
+            for held in desired.leases.iter_mut().filter(|held| cluster == DONOR_CLUSTER && held.id == lease) {
+                held.placement = Some(all.clone());
+            }
+        });
     }
 
     /// Invents a lease for a namespace and a tenant of its own choice.

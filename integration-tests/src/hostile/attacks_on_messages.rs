@@ -4,7 +4,7 @@ use comity_proto::v1;
 use prost::Message as _;
 
 use super::attack_round::AttackRound;
-use super::broker_core::{AckWhim, WrongRenewal};
+use super::broker_core::AckWhim;
 use super::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use crate::chaos::dice::Dice;
 use crate::watch::now_ms;
@@ -16,7 +16,7 @@ const HUGE_LIST: u64 = 20_000;
 
 impl AttackRound<'_> {
     /// Either agent.
-    fn victim(&mut self) -> &'static str {
+    pub(crate) fn victim(&mut self) -> &'static str {
         if self.dice.one_in(2) { ORIGIN_CLUSTER } else { DONOR_CLUSTER }
     }
 
@@ -140,13 +140,6 @@ impl AttackRound<'_> {
         self.federation.broker.lie(|whims| whims.acks = acks);
         let (peering, placement) = (self.peering(), self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1)));
         self.invent(&peering, placement, |_| {});
-    }
-
-    /// From now on renewals return a certificate of somebody else.
-    pub(crate) fn renew_wrongly(&mut self) {
-        let whims = [WrongRenewal::Key, WrongRenewal::Cluster, WrongRenewal::Authority, WrongRenewal::Short];
-        let renewal = whims[self.dice.index(whims.len())];
-        self.federation.broker.lie(|whims| whims.renewals = vec![renewal]);
     }
 
     /// Sends very long texts or lists.

@@ -11,8 +11,8 @@ use crate::watch::now_ms;
 
 /// How long a handshake may take; an honest broker then begins the next epoch.
 const HANDSHAKE_LIMIT_MS: u64 = 20_000;
-/// Length of a lease's term and of its hold.
-const TERM_MS: u64 = 3_600_000;
+/// How long a lease is held until it is active. It takes well under a second on an idle machine.
+const HOLD_MS: u64 = 30_000;
 /// CPU and main memory that a lease gets for each GPU.
 const CPU_MILLI_PER_GPU: u64 = 1_000;
 const MEMORY_MIB_PER_GPU: u64 = 1_024;
@@ -130,6 +130,8 @@ pub(crate) struct Books {
     pub(crate) offers: BTreeMap<String, v1::Offer>,
     /// Handshakes that took too long.
     pub(crate) late_handshakes: u64,
+    /// Length of a lease's term.
+    pub(crate) term_ms: u64,
     /// Number of the newest lease or peering.
     numbers: u64,
     /// The newest fencing token.
@@ -145,7 +147,8 @@ impl Books {
         self.numbers
     }
 
-    /// Begins the next epoch of each handshake between agents that failed or takes too long, as an honest broker does.
+    /// Begins the next epoch of each handshake between agents that failed or takes too long, and ends leases whose term
+    /// or hold is over, as an honest broker does.
     pub(crate) fn tend(&mut self, now_ms: u64) {
         let mut over = BTreeSet::new();
         for (id, entry) in self.peerings.iter_mut().filter(|(_, entry)| entry.played.is_none() && entry.is_over(now_ms))
@@ -155,11 +158,17 @@ impl Books {
             over.insert(id.clone());
         }
         self.envelopes.retain(|held| !over.contains(&held.peering));
+        for lease in self.leases.values_mut() {
+            if let Some(reason) = due_end(lease, now_ms) {
+                end(lease, &self.members, reason);
+            }
+        }
     }
 
     /// Whether [`tend`](Self::tend) would do something.
     pub(crate) fn is_due(&self, now_ms: u64) -> bool {
         self.peerings.values().any(|entry| entry.played.is_none() && entry.is_over(now_ms))
+            || self.leases.values().any(|lease| due_end(lease, now_ms).is_some())
     }
 
     /// Forgets what happened since `before`, as a broker does that never learned of it. Revisions go on.
@@ -243,7 +252,7 @@ impl Books {
         let is_starting = matches!(lease.state(), v1::LeaseState::Placed | v1::LeaseState::Connecting);
         if is_starting && lease.donor_ready && lease.origin_ready {
             lease.set_state(v1::LeaseState::Active);
-            (lease.active_at_ms, lease.expires_at_ms) = (now_ms, now_ms + TERM_MS);
+            (lease.active_at_ms, lease.expires_at_ms) = (now_ms, now_ms + self.term_ms);
         }
         if lease.state() == v1::LeaseState::Ending && !lease.donor_ready && !lease.origin_ready {
             let id = lease.id.clone();
@@ -346,11 +355,11 @@ impl Books {
             peering: peering.to_owned(),
             state: v1::LeaseState::Placed.into(),
             fencing_token: self.tokens,
-            hold_until_ms: now_ms + TERM_MS,
+            hold_until_ms: now_ms + HOLD_MS,
             placed_at_ms: now_ms,
             target_namespace: "comity-leases".to_owned(),
             gpus: Some(gpus),
-            term_ms: TERM_MS,
+            term_ms: self.term_ms,
             delivery: v1::Delivery::Namespace.into(),
             ..v1::Lease::default()
         }
@@ -422,6 +431,17 @@ fn end(lease: &mut v1::Lease, members: &BTreeMap<String, ToldMember>, reason: v1
         let donor = lease.placement.as_ref().map(|placement| &placement.donor);
         lease.donor_ready = donor.is_some_and(|donor| members.contains_key(donor));
         lease.origin_ready = members.contains_key(&lease.origin);
+    }
+}
+
+/// Why an honest broker ends a lease now.
+fn due_end(lease: &v1::Lease, now_ms: u64) -> Option<v1::EndReason> {
+    match lease.state() {
+        v1::LeaseState::Active => (now_ms > lease.expires_at_ms).then_some(v1::EndReason::Expired),
+        v1::LeaseState::Placed | v1::LeaseState::Connecting => {
+            (now_ms > lease.hold_until_ms).then_some(v1::EndReason::HoldExpired)
+        }
+        _ => None,
     }
 }
 

@@ -62,6 +62,10 @@ pub(crate) enum WrongRenewal {
     Authority,
     /// One that ends at once, so that the agent could renew no more.
     Short,
+    /// A true one, and a root of the thief's own to trust beside those of the federation.
+    PlantedRoot,
+    /// One of the first root alone, although the agent knows the next one.
+    FirstRoot,
 }
 
 /// The lies of the broker beside its books.
@@ -75,6 +79,10 @@ pub(crate) struct Whims {
     pub(crate) renewals: Vec<WrongRenewal>,
     /// Bytes to send in place of a message, once, by cluster.
     pub(crate) raw: BTreeMap<String, Vec<Vec<u8>>>,
+    /// Outage grace that it grants each new stream; honest if absent.
+    pub(crate) outage_grace_ms: Option<u64>,
+    /// It answers no call.
+    pub(crate) is_silent: bool,
 }
 
 /// A side's report that it refuses or cannot do something.
@@ -96,6 +104,9 @@ pub(super) struct BrokerState {
     pub(super) whims: Whims,
     pub(super) refused: Vec<Refused>,
     pub(super) renewals: u64,
+    pub(super) welcomes: u64,
+    /// Whether the federation has begun to move to its next root.
+    pub(super) is_rotated: bool,
     /// Numbers of reports that were not acknowledged, by cluster.
     pub(super) withheld: BTreeMap<String, Vec<u64>>,
     pub(super) opened: Vec<OpenedEnvelope>,
@@ -139,7 +150,7 @@ impl BrokerCore {
     pub(super) fn join(&self, request: &v1::JoinRequest) -> Result<Response<v1::JoinResponse>, Status> {
         let issued = self
             .authority
-            .issue(&request.csr_der, &request.cluster, self.certificate_validity)
+            .issue(&request.csr_der, &request.cluster, self.certificate_validity, false)
             .map_err(|error| Status::invalid_argument(format!("{error:#}")))?;
         let told = ToldMember {
             identity_key: request.identity_key.clone(),
@@ -148,7 +159,7 @@ impl BrokerCore {
         self.lock().books.members.insert(request.cluster.clone(), told);
         Ok(Response::new(v1::JoinResponse {
             certificate_pem: issued.chain_pem,
-            ca_pem: self.authority.authority().root_pem().to_owned(),
+            ca_pem: self.authority.issuer(false).root_pem().to_owned(),
             ..v1::JoinResponse::default()
         }))
     }
@@ -161,28 +172,39 @@ impl BrokerCore {
         let cluster = caller(request)?;
         let failed = |error: anyhow::Error| Status::invalid_argument(format!("{error:#}"));
         let (csr, validity) = (&request.get_ref().csr_der, self.certificate_validity);
-        let own_root = || self.authority.authority().root_pem().to_owned();
-        let whim = {
+        let (whim, is_rotated) = {
             let mut state = self.lock();
+            if state.whims.is_silent {
+                return Err(silence());
+            }
             state.renewals += 1;
             let turn = state.renewals % (state.whims.renewals.len() as u64).max(1);
-            state.whims.renewals.iter().zip(0..).find(|(_, number)| *number == turn).map(|(whim, _)| *whim)
+            let whim = state.whims.renewals.iter().zip(0..).find(|(_, number)| *number == turn).map(|(whim, _)| *whim);
+            (whim, state.is_rotated)
+        };
+        let roots = |is_rotated| self.authority.issuer(is_rotated).root_pem().to_owned();
+        let issue = |cluster: &str, validity, is_rotated| {
+            let issued = self.authority.issue(csr, cluster, validity, is_rotated).map_err(failed)?;
+            Ok::<_, Status>((issued.chain_pem, roots(is_rotated)))
         };
         let (certificate_pem, ca_pem) = match whim {
-            None => (self.authority.issue(csr, &cluster, validity).map_err(failed)?.chain_pem, own_root()),
-            Some(WrongRenewal::Cluster) => {
-                (self.authority.issue(csr, IMPOSTOR, validity).map_err(failed)?.chain_pem, own_root())
-            }
-            Some(WrongRenewal::Short) => {
-                (self.authority.issue(csr, &cluster, SHORT_VALIDITY).map_err(failed)?.chain_pem, own_root())
+            None => issue(&cluster, validity, is_rotated)?,
+            Some(WrongRenewal::Cluster) => issue(IMPOSTOR, validity, is_rotated)?,
+            Some(WrongRenewal::Short) => issue(&cluster, SHORT_VALIDITY, is_rotated)?,
+            Some(WrongRenewal::FirstRoot) => issue(&cluster, validity, false)?,
+            Some(WrongRenewal::PlantedRoot) => {
+                let (chain, trusted) = issue(&cluster, validity, is_rotated)?;
+                let own = StolenAuthority::create().map_err(failed)?;
+                (chain, format!("{trusted}{}", own.issuer(false).root_pem()))
             }
             Some(WrongRenewal::Key) => {
-                (self.authority.issue_for_another_key(&cluster, validity).map_err(failed)?.chain, own_root())
+                let made = self.authority.issue_for_another_key(&cluster, validity, is_rotated).map_err(failed)?;
+                (made.chain, roots(is_rotated))
             }
             Some(WrongRenewal::Authority) => {
                 let other = StolenAuthority::create().map_err(failed)?;
-                let issued = other.issue(csr, &cluster, validity).map_err(failed)?;
-                (issued.chain_pem, other.authority().root_pem().to_owned())
+                let issued = other.issue(csr, &cluster, validity, false).map_err(failed)?;
+                (issued.chain_pem, other.issuer(false).root_pem().to_owned())
             }
         };
         let answer =
@@ -196,6 +218,9 @@ impl BrokerCore {
         request: Request<Streaming<v1::AgentMessage>>,
     ) -> Result<Response<ToAgent>, Status> {
         let cluster = caller(&request)?;
+        if self.lock().whims.is_silent {
+            return Err(silence());
+        }
         let (sender, receiver) = mpsc::channel(SENDING);
         tokio::spawn(async move { self.serve(&cluster, request.into_inner(), sender).await });
         Ok(Response::new(ReceiverStream::new(receiver)))
@@ -209,11 +234,15 @@ impl BrokerCore {
     ) {
         let (mut changed, mut processes) = (self.changed.subscribe(), self.processes.subscribe());
         changed.mark_changed();
-        let welcome = v1::Welcome {
-            broker: 1,
-            heartbeat_interval_ms: HEARTBEAT_MS,
-            offer_generation: self.lock().books.offers.get(cluster).map_or(0, |offer| offer.generation),
-            outage_grace_ms: OUTAGE_GRACE_MS,
+        let welcome = {
+            let mut state = self.lock();
+            state.welcomes += 1;
+            v1::Welcome {
+                broker: 1,
+                heartbeat_interval_ms: HEARTBEAT_MS,
+                offer_generation: state.books.offers.get(cluster).map_or(0, |offer| offer.generation),
+                outage_grace_ms: state.whims.outage_grace_ms.unwrap_or(OUTAGE_GRACE_MS),
+            }
         };
         if sender.send(Ok(encode(Said::Welcome(welcome)))).await.is_err() {
             return;
@@ -303,6 +332,10 @@ fn caller<T>(request: &Request<T>) -> Result<String, Status> {
     let peer = request.extensions().get::<PeerInfo>().and_then(|peer| peer.spiffe.as_ref());
     let cluster = peer.and_then(|id| id.as_cluster()).map(ToString::to_string);
     cluster.ok_or_else(|| Status::unauthenticated("the certificate of a cluster is needed"))
+}
+
+fn silence() -> Status {
+    Status::unavailable("the broker is silent")
 }
 
 fn encode(body: Said) -> Vec<u8> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::Result;
 use comity_proto::v1;
 use comity_runtime::tls::IncomingLimits;
-use comity_runtime::{IdentitySource, SecretString, ServerTls, TlsIdentity, incoming};
+use comity_runtime::{IdentitySource, Roots, SecretString, ServerTls, TlsIdentity, incoming};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -56,7 +56,7 @@ impl HostileBroker {
     ) -> Result<Self> {
         let authority = StolenAuthority::create()?;
         let identity = IdentitySource::new(TlsIdentity::from_pem(&authority.broker_identity(BROKER_VALIDITY)?)?);
-        let tls = ServerTls::new(identity.subscribe(), authority.authority().roots());
+        let tls = ServerTls::new(identity.subscribe(), authority.roots());
         let disk = dir.join("stolen-disk");
         std::fs::create_dir_all(&disk)?;
         let core = Arc::new(BrokerCore {
@@ -69,6 +69,8 @@ impl HostileBroker {
                 whims: Whims::default(),
                 refused: Vec::new(),
                 renewals: 0,
+                welcomes: 0,
+                is_rotated: false,
                 withheld: BTreeMap::new(),
                 opened: Vec::new(),
                 envelopes: Vec::new(),
@@ -137,6 +139,16 @@ impl HostileBroker {
         self.core.processes.send_modify(|number| *number += 1);
     }
 
+    /// From now on it issues honest certificates under the federation's next root, with both roots trusted.
+    pub(crate) fn rotate(&self) {
+        self.core.lock().is_rotated = true;
+    }
+
+    /// The federation's own roots, the next one included.
+    pub(crate) fn roots(&self) -> &Roots {
+        self.core.authority.roots()
+    }
+
     /// The cluster that it plays.
     pub(crate) fn impostor(&self) -> &Impostor {
         &self.core.impostor
@@ -155,6 +167,11 @@ impl HostileBroker {
     /// Number of renewals that agents asked for.
     pub(crate) fn renewals(&self) -> u64 {
         self.core.lock().renewals
+    }
+
+    /// Number of streams that it welcomed.
+    pub(crate) fn welcomes(&self) -> u64 {
+        self.core.lock().welcomes
     }
 
     /// Envelopes that it relayed, the oldest first.

@@ -1,7 +1,7 @@
 //! Two real agents, an origin and a donor, that joined a hostile broker. Where they are hosts without Kubernetes, an
 //! echo API takes the place of the donor's API server, and the origin keeps its kubeconfigs in files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,14 +15,18 @@ use comity_agent::observe::LocalReserve;
 use comity_agent::services::local_api::{Status, fetch_status};
 use comity_agent::{Agent, Config};
 use comity_agent_model::local_policy::LocalPolicy;
+use comity_agent_state::record::{PeerRecord, Trust as PeerTrust};
 use comity_agent_state::store::Store;
 use comity_proto::v1;
 use comity_runtime::{ClusterName, IdentityDir, IdentityKey, IdentitySignature, SystemEntropy};
+#[cfg(test)]
+use comity_testkit::ControlPlane;
 use serde_json::Value;
 
+use super::agent_stores::AgentStores;
 use super::books::Books;
 use super::hostile_broker::HostileBroker;
-use super::impostor::IMPOSTOR;
+use super::hostile_planes::{DonorGrant, HostilePlanes};
 use crate::wait::{PATIENCE, until};
 use crate::watch::now_ms;
 
@@ -36,9 +40,14 @@ const DONOR_INSTITUTION: &str = "computing";
 /// The donor's own limits: most GPUs lent at a time, GPUs of each node that it keeps, and the longest lease.
 pub(crate) const MAX_LENT_GPUS: u32 = 5;
 pub(crate) const RESERVED_PER_NODE: u32 = 1;
-pub(crate) const MAX_LEASE_SECONDS: u64 = 24 * 3_600;
-/// GPUs of the donor, on two nodes.
-const NODE_GPUS: u32 = 4;
+const MAX_LEASE_SECONDS: u64 = 24 * 3_600;
+/// Before the numbers of clusters that the origin remembers from before.
+pub(crate) const EARLIER: &str = "earlier-";
+/// GPUs of each of the donor's two nodes.
+pub(crate) const NODE_GPUS: u32 = 4;
+
+/// Longest term of a lease.
+const LONGEST_TERM_MS: u64 = 3_600_000;
 
 /// Life of certificates that need no renewal during a test.
 const LONG_VALIDITY: Duration = Duration::from_secs(3_600);
@@ -64,39 +73,45 @@ pub enum Trust {
 pub(crate) struct Setup {
     /// Trust of both agents.
     pub(crate) trust: Trust,
+    /// Whether pinned agents need a voucher of everybody, not of the pinned institutions' clusters alone.
+    pub(crate) require_vouchers: bool,
     /// Life of their certificates.
     pub(crate) certificate_validity: Duration,
     /// Clusters to which the donor lends.
     pub(crate) allowed_origins: &'static [&'static str],
-    /// Kubeconfigs of clusters that have an API server; the others are hosts without Kubernetes.
-    pub(crate) kubeconfigs: BTreeMap<&'static str, PathBuf>,
+    /// Longest lease of the donor's own limit.
+    pub(crate) max_lease_seconds: u64,
+    /// Clusters that the origin remembers from before, with no lease of any.
+    pub(crate) remembered: usize,
+    /// Whether both clusters have an API server; without, they are hosts.
+    pub(crate) kubernetes: bool,
 }
 
 impl Setup {
     /// A donor that lends to the honest origin alone, and certificates that last.
     pub(crate) const fn new(trust: Trust) -> Self {
-        let kubeconfigs = BTreeMap::new();
-        Self { trust, certificate_validity: LONG_VALIDITY, allowed_origins: &[ORIGIN_CLUSTER], kubeconfigs }
+        Self {
+            trust,
+            require_vouchers: true,
+            certificate_validity: LONG_VALIDITY,
+            allowed_origins: &[ORIGIN_CLUSTER],
+            max_lease_seconds: MAX_LEASE_SECONDS,
+            remembered: 0,
+            kubernetes: false,
+        }
     }
 }
 
 /// A running federation.
 pub(crate) struct HostileFederation {
-    home: tempfile::TempDir,
     /// The broker.
     pub(crate) broker: HostileBroker,
     agents: BTreeMap<&'static str, Agent>,
-}
-
-/// A grant on the donor's disk.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EchoGrant {
-    /// Lease.
-    pub(crate) lease: String,
-    /// Cluster that borrows.
-    pub(crate) origin: String,
-    /// GPUs of its quota.
-    pub(crate) gpus: u64,
+    planes: Option<HostilePlanes>,
+    max_lease_seconds: u64,
+    has_remembered: bool,
+    // Dropped last, because the processes use it.
+    home: tempfile::TempDir,
 }
 
 impl HostileFederation {
@@ -114,16 +129,27 @@ impl HostileFederation {
             .iter()
             .map(|(_, institution)| ((*institution).to_owned(), IdentityKey::generate(&SystemEntropy)))
             .collect();
-        let mut federation = Self { home, broker, agents: BTreeMap::new() };
+        broker.change(|books| books.term_ms = LONGEST_TERM_MS.min(setup.max_lease_seconds * 1_000));
+        let planes = if setup.kubernetes { Some(HostilePlanes::start(home.path()).await?) } else { None };
+        let (max_lease_seconds, has_remembered) = (setup.max_lease_seconds, setup.remembered > 0);
+        let mut federation = Self { broker, agents: BTreeMap::new(), planes, max_lease_seconds, has_remembered, home };
         for (cluster, institution) in institutions {
-            let mut config = federation.agent_config(cluster, &setup)?;
+            let mut config = federation.agent_config(cluster, &setup).await?;
             if setup.trust == Trust::Pinned {
                 let state = config.state_dir.clone();
                 config.voucher = Some(vouch(&state, institution, cluster, &keys[institution])?);
-                let pin = |key: &IdentityKey| InstitutionPin { keys: vec![key.public()], ..InstitutionPin::default() };
-                config.pinned_institutions =
-                    keys.iter().map(|(institution, key)| (institution.clone(), pin(key))).collect();
-                config.require_vouchers = true;
+                let pin = |(cluster, institution): (&str, &str)| {
+                    let pin = InstitutionPin {
+                        keys: vec![keys[institution].public()],
+                        clusters: [cluster.to_owned()].into(),
+                    };
+                    (institution.to_owned(), pin)
+                };
+                config.pinned_institutions = institutions.into_iter().map(pin).collect();
+                config.require_vouchers = setup.require_vouchers;
+            }
+            if cluster == ORIGIN_CLUSTER {
+                remember(&config.state_dir, setup.remembered).await?;
             }
             federation.agents.insert(cluster, Agent::start(config).await?);
         }
@@ -137,7 +163,7 @@ impl HostileFederation {
         Ok(federation)
     }
 
-    fn agent_config(&self, cluster: &'static str, setup: &Setup) -> Result<Config> {
+    async fn agent_config(&self, cluster: &'static str, setup: &Setup) -> Result<Config> {
         let state_dir = self.state_dir(cluster);
         comity_runtime::atomic_file::create_private_dir(&state_dir)?;
         let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -148,9 +174,10 @@ impl HostileFederation {
             admin_listen: loopback,
             ..Config::default()
         };
-        if let Some(kubeconfig) = setup.kubeconfigs.get(cluster) {
+        if let Some(planes) = &self.planes {
+            let kubeconfig = planes.agent_kubeconfig(cluster, self.home.path()).await?;
             config.kubernetes =
-                Some(KubernetesConfig { kubeconfig: Some(kubeconfig.clone()), context: None, unrestricted: true });
+                Some(KubernetesConfig { kubeconfig: Some(kubeconfig), context: None, unrestricted: false });
         } else {
             let inventory = self.home.path().join(format!("{cluster}.inventory.yaml"));
             std::fs::write(
@@ -163,12 +190,31 @@ impl HostileFederation {
             config.sharing = LocalPolicy {
                 max_lent_gpus: Some(MAX_LENT_GPUS),
                 allowed_origins: setup.allowed_origins.iter().map(|origin| (*origin).to_owned()).collect(),
-                max_lease_seconds: Some(MAX_LEASE_SECONDS),
+                max_lease_seconds: Some(setup.max_lease_seconds),
                 ..LocalPolicy::default()
             };
             config.reserve = LocalReserve { gpus_per_node: RESERVED_PER_NODE, ..LocalReserve::default() };
         }
         Ok(config)
+    }
+
+    /// The API server of a cluster.
+    ///
+    /// # Errors
+    /// When the clusters have none.
+    #[cfg(test)]
+    pub(crate) fn plane(&self, cluster: &str) -> Result<&ControlPlane> {
+        self.planes.as_ref().context("these clusters have no API servers")?.of(cluster)
+    }
+
+    /// Longest lease of the donor's own limit.
+    pub(crate) const fn max_lease_seconds(&self) -> u64 {
+        self.max_lease_seconds
+    }
+
+    /// Whether the origin remembers clusters from before.
+    pub(crate) const fn has_remembered(&self) -> bool {
+        self.has_remembered
     }
 
     /// State directory of an agent.
@@ -226,8 +272,9 @@ impl HostileFederation {
         })
     }
 
-    /// Begins the next epochs of handshakes that failed or take too long. Agents are told only if there are any.
-    fn tend(&self) {
+    /// Begins the next epochs of handshakes that failed or take too long, and ends leases whose term is over. Agents are
+    /// told only if there are any.
+    pub(crate) fn tend(&self) {
         if self.broker.read(|books| books.is_due(now_ms())) {
             self.broker.change(|books| books.tend(now_ms()));
         }
@@ -307,30 +354,38 @@ impl HostileFederation {
         Ok(fetch_status(agent.socket()).await?)
     }
 
-    /// The donor's grants, as they are on its disk.
+    /// The donor's grants, as they are on its disk or API server.
     ///
     /// # Errors
-    /// When the file is not what the echo API writes.
-    pub(crate) fn grants(&self) -> Result<Vec<EchoGrant>> {
+    /// When the file is not what the echo API writes, or the API server does not answer.
+    pub(crate) async fn grants(&self) -> Result<Vec<DonorGrant>> {
+        if let Some(planes) = &self.planes {
+            return planes.grants().await;
+        }
         let Ok(text) = std::fs::read_to_string(self.state_dir(DONOR_CLUSTER).join("echo/leases.json")) else {
             return Ok(Vec::new());
         };
         let leases: BTreeMap<String, Value> = serde_json::from_str(&text)?;
         let grant = |(lease, value): (String, Value)| {
             let origin = value["origin"].as_str().context("a grant has an origin")?.to_owned();
-            Ok(EchoGrant { lease, origin, gpus: value["gpus"].as_u64().context("a grant has GPUs")? })
+            Ok(DonorGrant { lease, origin, gpus: value["gpus"].as_u64().context("a grant has GPUs")? })
         };
         leases.into_iter().map(grant).collect()
     }
 
-    /// Leases for which the origin has a kubeconfig file, with the tokens in them.
+    /// Leases for which the origin has a kubeconfig, in a file or Secret, with the tokens in them.
     ///
     /// # Errors
-    /// When the directory cannot be read.
-    pub(crate) fn kubeconfigs(&self) -> Result<BTreeMap<String, String>> {
+    /// When the directory or the Secrets cannot be read.
+    pub(crate) async fn kubeconfigs(&self) -> Result<BTreeMap<String, String>> {
         let mut found = BTreeMap::new();
+        if let Some(planes) = &self.planes {
+            for (lease, text) in planes.kubeconfigs().await? {
+                found.insert(lease, token_of(&text)?);
+            }
+            return Ok(found);
+        }
         let folder = self.state_dir(ORIGIN_CLUSTER).join("kubeconfigs");
-        // With Kubernetes there are Secrets instead.
         for entry in std::fs::read_dir(folder).into_iter().flatten() {
             let path = entry?.path();
             let Some(lease) = path.file_name().and_then(|name| name.to_str()?.strip_suffix(".kubeconfig")) else {
@@ -338,9 +393,7 @@ impl HostileFederation {
             };
             // It may be removed meanwhile.
             let Ok(text) = std::fs::read_to_string(&path) else { continue };
-            let token = text.lines().find_map(|line| line.trim().strip_prefix("token: "));
-            let token = token.context("a kubeconfig has a token")?.trim_matches('"').to_owned();
-            found.insert(lease.to_owned(), token);
+            found.insert(lease.to_owned(), token_of(&text)?);
         }
         Ok(found)
     }
@@ -360,24 +413,57 @@ impl HostileFederation {
         Ok(())
     }
 
-    /// Stops the agents; returns the pre-shared keys of the tunnels between the two that their disks hold.
+    /// Root certificates that an agent trusts, by their hashes.
+    ///
+    /// # Errors
+    /// When its identity cannot be read.
+    pub(crate) fn trusted_roots(&self, cluster: &str) -> Result<BTreeSet<String>> {
+        let (_, identity) = IdentityDir::new(self.state_dir(cluster).join("identity")).load()?;
+        Ok(identity.roots().hashes().map(|root| root.to_string()).collect())
+    }
+
+    /// Stops the agents and the API servers; returns what the agents have kept.
     ///
     /// # Errors
     /// When a store cannot be read.
-    pub(crate) async fn stop(&mut self) -> Result<Vec<Vec<u8>>> {
-        for agent in std::mem::take(&mut self.agents).into_values() {
+    pub(crate) async fn stop(&mut self) -> Result<AgentStores> {
+        let mut stores = BTreeMap::new();
+        for (cluster, agent) in std::mem::take(&mut self.agents) {
             agent.shutdown().await;
+            // A task that ends late may hold the lock a little longer.
+            let open = async || Ok(Some(Store::open(&self.state_dir(cluster))?));
+            stores.insert(cluster, until("the agent's store", SOON, open).await?);
         }
-        // A task that ends late may hold the lock a little longer.
-        let store =
-            until("the donor's store", SOON, async || Ok(Some(Store::open(&self.state_dir(DONOR_CLUSTER))?))).await?;
-        let records = store.records();
-        let with_origin = records
-            .peerings
-            .values()
-            .filter(|record| record.remote.as_ref().is_some_and(|remote| remote.cluster != IMPOSTOR));
-        Ok(with_origin.filter_map(|record| Some(record.preshared.as_ref()?.expose().to_vec())).collect())
+        if let Some(planes) = self.planes.take() {
+            planes.stop().await?;
+        }
+        Ok(AgentStores(stores))
     }
+}
+
+/// The token in a kubeconfig.
+fn token_of(kubeconfig: &str) -> Result<String> {
+    let token = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("token: "));
+    Ok(token.context("a kubeconfig has a token")?.trim_matches('"').to_owned())
+}
+
+/// Lets an agent that has not started yet remember other clusters.
+async fn remember(state: &Path, clusters: usize) -> Result<()> {
+    if clusters == 0 {
+        return Ok(());
+    }
+    let identity_key = IdentityKey::generate(&SystemEntropy).public();
+    let peer = move |number: usize| PeerRecord {
+        cluster: format!("{EARLIER}{number}"),
+        identity_key,
+        trust: PeerTrust::FirstUse,
+        institution: "elsewhere".to_owned(),
+        since_ms: number as u64,
+        had_lease: false,
+        refused: None,
+    };
+    Store::open(state)?.update(move |change| (0..clusters).for_each(|number| change.put_peer(peer(number)))).await?;
+    Ok(())
 }
 
 fn described_leases(books: &Books) -> String {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use comity_proto::v1;
 
+use super::agent_stores::AgentStores;
 use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, MAX_LENT_GPUS, ORIGIN_CLUSTER};
 use crate::process::memory::search_files;
 
@@ -15,6 +16,10 @@ pub(crate) struct HostileLedger {
     violations: BTreeSet<String>,
     /// Leases that the donor's own policy or binding forbids, with the reason.
     forbidden: BTreeMap<String, &'static str>,
+    /// GPUs of each lease when the donor was first seen to grant it.
+    granted: BTreeMap<String, u64>,
+    /// Roots that each agent trusted at the last check.
+    roots: BTreeMap<&'static str, BTreeSet<String>>,
     tokens: BTreeSet<String>,
     checks: u64,
 }
@@ -52,8 +57,8 @@ impl HostileLedger {
     pub(crate) async fn check(&mut self, federation: &HostileFederation) -> Result<()> {
         self.checks += 1;
         self.check_impostor(federation);
-        self.check_grants(federation)?;
-        for (lease, token) in federation.kubeconfigs()? {
+        self.check_grants(federation).await?;
+        for (lease, token) in federation.kubeconfigs().await? {
             self.tokens.insert(token);
             if let Some(reason) = self.forbidden.get(&lease) {
                 self.violations.insert(format!("the origin has a kubeconfig for {lease}: {reason}"));
@@ -63,6 +68,7 @@ impl HostileLedger {
             self.violations.insert(format!("{error:#}"));
         }
         for cluster in [ORIGIN_CLUSTER, DONOR_CLUSTER] {
+            self.check_roots(federation, cluster);
             if let Err(error) = federation.status(cluster).await {
                 self.violations.insert(format!("the agent of {cluster} does not answer: {error:#}"));
             }
@@ -88,8 +94,22 @@ impl HostileLedger {
         }
     }
 
-    fn check_grants(&mut self, federation: &HostileFederation) -> Result<()> {
-        let grants = federation.grants()?;
+    /// An agent trusts the federation's own roots alone, and never stops to trust one: no honest operator drops any here.
+    fn check_roots(&mut self, federation: &HostileFederation, cluster: &'static str) {
+        let own: BTreeSet<String> = federation.broker.roots().hashes().map(|root| root.to_string()).collect();
+        // That an identity cannot be read is noted elsewhere.
+        let Ok(trusted) = federation.trusted_roots(cluster) else { return };
+        for planted in trusted.difference(&own) {
+            self.violations.insert(format!("{cluster} trusts the root {planted}, which is not of the federation"));
+        }
+        let before = self.roots.insert(cluster, trusted.clone()).unwrap_or_default();
+        for taken in before.difference(&trusted) {
+            self.violations.insert(format!("{cluster} trusts the root {taken} no more"));
+        }
+    }
+
+    async fn check_grants(&mut self, federation: &HostileFederation) -> Result<()> {
+        let grants = federation.grants().await?;
         let lent = grants.iter().fold(0_u64, |sum, grant| sum.saturating_add(grant.gpus));
         if lent > u64::from(MAX_LENT_GPUS) {
             self.violations
@@ -102,17 +122,24 @@ impl HostileLedger {
             if let Some(reason) = self.forbidden.get(&grant.lease) {
                 self.violations.insert(format!("{DONOR_CLUSTER} grants {}: {reason}", grant.lease));
             }
+            let first = *self.granted.entry(grant.lease.clone()).or_insert(grant.gpus);
+            if first != grant.gpus {
+                let (lease, gpus) = (&grant.lease, grant.gpus);
+                self.violations.insert(format!("{DONOR_CLUSTER} grants {lease} {gpus} GPUs, and {first} before"));
+            }
         }
         Ok(())
     }
 
-    /// Searches everything that the broker received for the tokens and pre-shared keys of the agents.
+    /// Looks at what agents that have ended kept, and searches everything that the broker received for their tokens and
+    /// pre-shared keys.
     ///
     /// # Errors
-    /// When the disk cannot be read.
-    pub(crate) fn search_disk(&mut self, federation: &HostileFederation, preshared: &[Vec<u8>]) -> Result<()> {
+    /// When a disk cannot be read.
+    pub(crate) fn search_disks(&mut self, federation: &HostileFederation, stores: &AgentStores) -> Result<()> {
+        self.violations.extend(stores.violations(federation)?);
         let tokens = self.tokens.iter().map(|token| ("a token", token.as_bytes().to_vec()));
-        let keys = preshared.iter().map(|key| ("a pre-shared key", key.clone()));
+        let keys = stores.preshared()?.into_iter().map(|key| ("a pre-shared key", key));
         for (name, secret) in tokens.chain(keys).collect::<Vec<_>>() {
             for finding in search_files(federation.broker.disk(), &secret)? {
                 self.violations.insert(format!("{name} is on the broker's disk: {finding}"));

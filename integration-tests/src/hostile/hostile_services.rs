@@ -7,14 +7,16 @@ use std::task::{Context, Poll};
 
 use comity_proto::v1;
 use futures::future::BoxFuture;
+use prost::Message as _;
+use prost::bytes::BufMut as _;
 use tonic::body::Body;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::server::{Grpc, NamedService};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 use tower::Service;
 
 use super::broker_core::BrokerCore;
-use super::raw_codec::RawCodec;
 
 /// Largest message of an agent.
 const MAX_AGENT_MESSAGE_BYTES: usize = 64 << 20;
@@ -90,5 +92,43 @@ impl Service<http::Request<Body>> for EnrolmentDoor {
                 path => Status::unimplemented(format!("{path} is not a call of an agent")).into_http(),
             })
         })
+    }
+}
+
+/// Decodes an agent's messages, and sends bytes as they are, so that a broker can also say what no message encodes to.
+#[derive(Clone, Copy, Debug, Default)]
+struct RawCodec;
+
+impl Codec for RawCodec {
+    type Encode = Vec<u8>;
+    type Decode = v1::AgentMessage;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for RawCodec {
+    type Item = Vec<u8>;
+    type Error = Status;
+
+    fn encode(&mut self, item: Vec<u8>, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put_slice(&item);
+        Ok(())
+    }
+}
+
+impl Decoder for RawCodec {
+    type Item = v1::AgentMessage;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<v1::AgentMessage>, Status> {
+        v1::AgentMessage::decode(buffer).map(Some).map_err(|error| Status::internal(error.to_string()))
     }
 }

@@ -1,6 +1,7 @@
 //! Each attack by itself. Its effect must be absent, and the agent must report what it refuses.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod found_later;
 mod with_api_servers;
 
 use super::attack_round::AttackRound;
@@ -37,9 +38,9 @@ impl Attacked {
         self.federation.active_lease(1).await.unwrap();
         self.ledger.check(&self.federation).await.unwrap();
         assert!(self.ledger.violations().is_empty(), "{:#?}", self.ledger.violations());
-        let preshared = self.federation.stop().await.unwrap();
-        assert!(!preshared.is_empty() && self.ledger.tokens() > 0, "nothing to search for");
-        self.ledger.search_disk(&self.federation, &preshared).unwrap();
+        let stores = self.federation.stop().await.unwrap();
+        assert!(!stores.preshared().unwrap().is_empty() && self.ledger.tokens() > 0, "nothing to search for");
+        self.ledger.search_disks(&self.federation, &stores).unwrap();
         assert!(self.ledger.violations().is_empty(), "{:#?}", self.ledger.violations());
     }
 
@@ -54,15 +55,39 @@ impl Attacked {
     }
 }
 
+impl AttackRound<'_> {
+    /// Ends the honest lease, makes another one active, and shows both agents the state from before once more.
+    async fn restore_old_snapshot(&mut self) {
+        let (broker, lease) = (&self.federation.broker, self.lease.clone());
+        let holds = |state: &v1::DesiredState| {
+            state.leases.iter().any(|held| held.id == lease && held.state() == v1::LeaseState::Active)
+        };
+        let find = |cluster| broker.sent(cluster).into_iter().rev().find(holds);
+        let old = async || Ok(find(ORIGIN_CLUSTER).zip(find(DONOR_CLUSTER)));
+        let (at_origin, at_donor) = until("a state with the active lease", SOON, old).await.unwrap();
+        broker.change(|books| books.release(&lease));
+        let is_gone = async || Ok(broker.read(|books| !books.leases.contains_key(&lease)).then_some(()));
+        until("the lease to end", SOON, is_gone).await.unwrap();
+        // A later lease, so that the donor has seen a higher fencing token.
+        self.federation.active_lease(1).await.unwrap();
+        self.ledger.forbid(&lease, "it ended before");
+        broker.tamper(move |cluster, desired| {
+            let old = if cluster == ORIGIN_CLUSTER { &at_origin } else { &at_donor };
+            *desired = v1::DesiredState { revision: desired.revision, ..old.clone() };
+        });
+    }
+}
+
 /// Waits until an agent has refused something about a lease or peering; returns its code.
 async fn refusal(federation: &HostileFederation, cluster: &str, subject: &str) -> String {
-    until(&format!("{cluster} to refuse {subject}"), SOON, async || {
-        let refused = federation.broker.refused();
-        let found = refused.iter().find(|refused| refused.cluster == cluster && refused.subject == subject);
-        Ok(found.map(|refused| refused.code.clone()))
+    let refused = until(&format!("{cluster} to refuse {subject}"), SOON, async || {
+        let mut refused = federation.broker.refused().into_iter();
+        Ok(refused.find(|refused| refused.cluster == cluster && refused.subject == subject))
     })
     .await
-    .unwrap()
+    .unwrap();
+    println!("{cluster} refuses {subject}: {} ({})", refused.message, refused.code);
+    refused.code
 }
 
 /// The harness itself: an honest broker makes a lease active, and learns no secret.
@@ -71,8 +96,8 @@ async fn an_honest_broker_makes_a_lease_active_and_learns_no_secret() {
     for trust in [Trust::Pinned, Trust::FirstUse] {
         let mut attacked = Attacked::start(Setup::new(trust)).await;
         let lease = attacked.round().await.lease;
-        assert!(attacked.federation.kubeconfigs().unwrap().contains_key(&lease));
-        assert_eq!(attacked.federation.grants().unwrap().len(), 1);
+        assert!(attacked.federation.kubeconfigs().await.unwrap().contains_key(&lease));
+        assert_eq!(attacked.federation.grants().await.unwrap().len(), 1);
         attacked.nothing_was_gained().await;
     }
 }
@@ -109,7 +134,9 @@ async fn broker_repoints_lease_to_other_peering() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_relabels_institution_to_skip_pin() {
-    let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
+    // Whoever is of no pinned institution needs no voucher.
+    let setup = Setup { require_vouchers: false, ..Setup::new(Trust::Pinned) };
+    let mut attacked = Attacked::start(setup).await;
     let mut round = attacked.round().await;
     let peering = round.relabel_institution().await;
     refusal(round.federation, DONOR_CLUSTER, &peering).await;
@@ -187,28 +214,8 @@ async fn broker_fencing_token_max_wedges_donor() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_restores_old_snapshot_revives_lease() {
     let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
-    let round = attacked.round().await;
-    let lease = round.lease.clone();
-    let broker = &round.federation.broker;
-    let holds = |state: &v1::DesiredState| {
-        state.leases.iter().any(|held| held.id == lease && held.state() == v1::LeaseState::Active)
-    };
-    let find = |cluster| broker.sent(cluster).into_iter().rev().find(holds);
-    let old = until("a state with the active lease", SOON, async || Ok(find(ORIGIN_CLUSTER).zip(find(DONOR_CLUSTER))))
-        .await
-        .unwrap();
-    broker.change(|books| books.release(&lease));
-    until("the lease to end", SOON, async || Ok(broker.read(|books| !books.leases.contains_key(&lease)).then_some(())))
-        .await
-        .unwrap();
-    // A later lease, so that the donor has seen a higher fencing token.
-    round.federation.active_lease(1).await.unwrap();
-    round.ledger.forbid(&lease, "it ended before");
-    let (at_origin, at_donor) = old;
-    broker.tamper(move |cluster, desired| {
-        let old = if cluster == ORIGIN_CLUSTER { &at_origin } else { &at_donor };
-        *desired = v1::DesiredState { revision: desired.revision, ..old.clone() };
-    });
+    let mut round = attacked.round().await;
+    round.restore_old_snapshot().await;
     attacked.nothing_was_gained().await;
 }
 
@@ -316,7 +323,7 @@ async fn broker_renews_with_a_certificate_that_ends_at_once() {
 /// Many kinds one after the other, in one federation.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hostile_broker_gains_nothing_in_a_short_run() {
-    let config = HostileConfig { length: Duration::from_secs(20), seed: 1, trust: Trust::FirstUse };
+    let config = HostileConfig { length: Duration::from_secs(20), seed: 1, trust: Trust::FirstUse, kubernetes: false };
     let report = run(config).await.unwrap();
     assert!(report.violations.is_empty(), "{report}\n{:#?}", report.violations);
 }

@@ -19,6 +19,9 @@ pub(crate) struct HostileArgs {
     /// The agents pin no institution's key, and trust the identity key that they see first
     #[arg(long)]
     first_use: bool,
+    /// The agents have API servers, on which each has the rights of its ServiceAccount; without, they are hosts
+    #[arg(long)]
+    kubernetes: bool,
     /// Prints one JSON object instead of a table
     #[arg(long)]
     json: bool,
@@ -33,6 +36,7 @@ pub(crate) async fn run(arguments: &HostileArgs) -> Result<()> {
         length: Duration::from_secs(u64::from(arguments.minutes) * 60),
         seed: arguments.seed.unwrap_or_else(now_ms),
         trust: if arguments.first_use { Trust::FirstUse } else { Trust::Pinned },
+        kubernetes: arguments.kubernetes,
     })
     .await?;
     if arguments.json {

@@ -1,10 +1,12 @@
-//! Attacks whose effect is on a real API server: a Secret of the origin, a namespace of the donor.
+//! Attacks whose effect is on a real API server: a Secret of the origin; a namespace, a quota or a token of the donor.
+//! Each agent has the rights of its ServiceAccount and no others.
 
-use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
+use std::collections::BTreeSet;
 
 use super::{Attacked, refusal};
-use crate::hostile::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER, Setup, Trust};
-use crate::{apply_admission, until};
+use crate::hostile::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER, Setup, Trust};
+use crate::hostile::impostor::IMPOSTOR;
+use crate::until;
 
 /// Tenant of the leases of [`Books`](crate::hostile::books::Books), and a namespace of it.
 const LEASE_TENANT: &str = "poly-ml";
@@ -12,30 +14,39 @@ const OWN: &str = "team-a";
 /// A namespace of another tenant.
 const FOREIGN: &str = "team-b";
 
-async fn plane(dir: &std::path::Path, name: &str, nodes: Vec<SimulatedNode>) -> ControlPlane {
-    let binaries = Binaries::ensure(Needs::ControlPlane).await.unwrap();
-    let config = ControlPlaneConfig { nodes, ..ControlPlaneConfig::new(name, dir.join(name)) };
-    let plane = ControlPlane::start(&binaries, config).await.unwrap();
-    apply_admission(&plane).await.unwrap();
-    plane
+fn on_api_servers(trust: Trust) -> Setup {
+    Setup { kubernetes: true, ..Setup::new(trust) }
+}
+
+/// Leases of which the donor has a namespace.
+async fn namespaces(federation: &HostileFederation) -> BTreeSet<String> {
+    let args = ["get", "namespaces", "-l", "comity.dev/lease", "-o", "name"];
+    let listed = federation.plane(DONOR_CLUSTER).unwrap().kubectl(&args).await.unwrap();
+    listed.lines().filter_map(|name| name.strip_prefix("namespace/comity-")).map(str::to_owned).collect()
+}
+
+/// Leases for which the origin has a Secret.
+async fn secrets(federation: &HostileFederation) -> BTreeSet<String> {
+    federation.kubeconfigs().await.unwrap().into_keys().collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_invents_lease_for_foreign_namespace() {
-    let dir = tempfile::tempdir().unwrap();
-    let (origin, donor) = tokio::join!(
-        plane(dir.path(), "origin", vec![SimulatedNode::without_gpus("campus-1")]),
-        plane(dir.path(), "donor", vec![SimulatedNode::h100("centre-1", 4), SimulatedNode::h100("centre-2", 4)]),
-    );
+    let mut attacked = Attacked::start(on_api_servers(Trust::Pinned)).await;
+    let origin = attacked.federation.plane(ORIGIN_CLUSTER).unwrap();
     for (namespace, tenant) in [(OWN, LEASE_TENANT), (FOREIGN, "another")] {
         origin.kubectl(&["create", "namespace", namespace]).await.unwrap();
         origin.kubectl(&["label", "namespace", namespace, &format!("comity.dev/tenant={tenant}")]).await.unwrap();
+        // As deploy/agent/rbac.yaml says: what keeps the agent out of the other namespace is not a missing right.
+        let role = ["create", "role", "secrets", "--verb=get,create,patch,delete", "--resource=secrets"];
+        let account = "--serviceaccount=comity-system:comity-agent";
+        for create in [&role[..], &["create", "rolebinding", "secrets", "--role=secrets", account]] {
+            origin.kubectl(&[&["-n", namespace], create].concat()).await.unwrap();
+        }
     }
-    let kubeconfigs =
-        [(ORIGIN_CLUSTER, origin.admin_kubeconfig_path()), (DONOR_CLUSTER, donor.admin_kubeconfig_path())];
-    let setup = Setup { kubeconfigs: kubeconfigs.into(), ..Setup::new(Trust::Pinned) };
-    let mut attacked = Attacked::start(setup).await;
     let mut round = attacked.round().await;
+    let (origin, donor) =
+        (round.federation.plane(ORIGIN_CLUSTER).unwrap(), round.federation.plane(DONOR_CLUSTER).unwrap());
     let peering = round.peering();
     let place = |gpus| move |books: &crate::hostile::books::Books| books.place(DONOR_CLUSTER, gpus);
 
@@ -57,8 +68,7 @@ async fn broker_invents_lease_for_foreign_namespace() {
     // A count without devices makes no namespace, and thus no quota, on the donor.
     let counted = round.zero_devices(64);
     refusal(round.federation, DONOR_CLUSTER, &counted).await;
-    let namespaces = donor.kubectl(&["get", "namespaces", "-o", "name"]).await.unwrap();
-    assert!(!namespaces.contains(&format!("comity-{counted}")), "{namespaces}");
+    assert!(!namespaces(round.federation).await.contains(&counted));
     let gpus = "jsonpath={.spec.hard.requests\\.nvidia\\.com/gpu}";
     let quota = donor.kubectl(&["-n", &format!("comity-{own}"), "get", "resourcequota", "gpus", "-o", gpus]).await;
     assert_eq!(quota.unwrap(), "1");
@@ -75,5 +85,47 @@ async fn broker_invents_lease_for_foreign_namespace() {
     .unwrap();
     assert_eq!(secrets(OWN).await, "");
     attacked.federation.stop().await.unwrap();
-    tokio::try_join!(origin.stop(), donor.stop()).unwrap();
+}
+
+/// The lease keeps its token and namespace, and the impostor gets neither.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_repoints_lease_to_other_peering() {
+    let setup = Setup { allowed_origins: &[ORIGIN_CLUSTER, IMPOSTOR], ..on_api_servers(Trust::FirstUse) };
+    let mut attacked = Attacked::start(setup).await;
+    let mut round = attacked.round().await;
+    let lease = round.lease.clone();
+    let peering = round.swap_peering().await;
+    assert_eq!(refusal(round.federation, DONOR_CLUSTER, &lease).await, "lease-rebound");
+    round.pause().await;
+    let opened = round.federation.broker.opened();
+    assert!(opened.iter().all(|envelope| envelope.step != "credential"), "{opened:#?}");
+    round.federation.broker.impostor().close(&peering);
+    attacked.nothing_was_gained().await;
+}
+
+/// The origin writes no Secret with the impostor's address and token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_swaps_donor_under_origin() {
+    let mut attacked = Attacked::start(on_api_servers(Trust::FirstUse)).await;
+    let mut round = attacked.round().await;
+    let honest = round.lease.clone();
+    let lease = round.swap_donor().await;
+    refusal(round.federation, ORIGIN_CLUSTER, &lease).await;
+    round.pause().await;
+    assert_eq!(secrets(round.federation).await, BTreeSet::from([honest]));
+    attacked.nothing_was_gained().await;
+}
+
+/// Neither the namespace nor the Secret of a lease that ended is made again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_restores_old_snapshot_revives_lease() {
+    let mut attacked = Attacked::start(on_api_servers(Trust::Pinned)).await;
+    let mut round = attacked.round().await;
+    let lease = round.lease.clone();
+    round.restore_old_snapshot().await;
+    refusal(round.federation, DONOR_CLUSTER, &lease).await;
+    round.pause().await;
+    assert!(!namespaces(round.federation).await.contains(&lease));
+    assert!(!secrets(round.federation).await.contains(&lease));
+    attacked.nothing_was_gained().await;
 }
