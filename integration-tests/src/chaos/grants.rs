@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_testkit::ControlPlane;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ResourceQuota};
@@ -15,8 +16,6 @@ use tokio::task::JoinHandle;
 
 use super::ledger::{DonorNode, DonorPod, Ledger};
 
-/// The label of everything that is made for a lease.
-const LEASE_LABEL: &str = "comity.dev/lease";
 /// The resource as which Kubernetes counts GPUs here.
 pub(super) const GPU: &str = "nvidia.com/gpu";
 /// Before a lease's id: the resource of its nodes, and the one that counts its GPUs there.

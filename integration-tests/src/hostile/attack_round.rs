@@ -6,7 +6,8 @@ use anyhow::Result;
 use comity_proto::v1;
 
 use super::books::PeeringEntry;
-use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER};
+use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use super::hostile_federation::HostileFederation;
 use super::hostile_ledger::HostileLedger;
 use crate::chaos::dice::Dice;
 use crate::wait::{PATIENCE, until};

@@ -3,7 +3,7 @@
 use comity_proto::v1;
 
 use super::attack_round::AttackRound;
-use super::hostile_federation::DONOR_CLUSTER;
+use super::books::DONOR_CLUSTER;
 
 impl AttackRound<'_> {
     fn free(&self, gpus: usize) -> v1::Placement {

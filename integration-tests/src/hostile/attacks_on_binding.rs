@@ -5,7 +5,7 @@ use comity_proto::v1;
 use comity_runtime::SecretString;
 
 use super::attack_round::AttackRound;
-use super::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use super::impostor::{IMPOSTOR, IMPOSTOR_INSTITUTION};
 use crate::watch::now_ms;
 

@@ -4,8 +4,8 @@ use comity_proto::v1;
 use prost::Message as _;
 
 use super::attack_round::AttackRound;
+use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use super::broker_core::AckWhim;
-use super::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use crate::chaos::dice::Dice;
 use crate::watch::now_ms;
 

@@ -4,7 +4,7 @@
 use comity_proto::v1;
 
 use super::attack_round::{AttackRound, HANDSHAKE_TIME};
-use super::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use crate::wait::until;
 use crate::watch::now_ms;
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use comity_proto::v1;
 
 use super::attack_round::{AttackRound, HANDSHAKE_TIME};
-use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER, SOON};
+use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use super::hostile_federation::{HostileFederation, SOON};
 use crate::wait::until;
 
 /// Clusters, peerings and epochs that one attack names.

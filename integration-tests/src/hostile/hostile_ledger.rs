@@ -7,7 +7,8 @@ use anyhow::Result;
 use comity_proto::v1;
 
 use super::agent_stores::AgentStores;
-use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, MAX_LENT_GPUS, ORIGIN_CLUSTER};
+use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use super::hostile_federation::{HostileFederation, MAX_LENT_GPUS};
 use crate::process::memory::search_files;
 
 /// Violations and what to look for.
@@ -137,7 +138,7 @@ impl HostileLedger {
     /// # Errors
     /// When a disk cannot be read.
     pub(crate) fn search_disks(&mut self, federation: &HostileFederation, stores: &AgentStores) -> Result<()> {
-        self.violations.extend(stores.violations(federation)?);
+        self.violations.extend(stores.violations(&federation.broker, federation.has_remembered())?);
         let tokens = self.tokens.iter().map(|token| ("a token", token.as_bytes().to_vec()));
         let keys = stores.preshared()?.into_iter().map(|key| ("a pre-shared key", key));
         for (name, secret) in tokens.chain(keys).collect::<Vec<_>>() {

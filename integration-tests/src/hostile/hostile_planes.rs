@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use comity_agent_model::lease::lease_id::LEASE_LABEL;
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use serde_json::{Value, json};
 
-use super::hostile_federation::{DONOR_CLUSTER, NODE_GPUS, ORIGIN_CLUSTER};
+use super::books::{DONOR_CLUSTER, NODE_GPUS, ORIGIN_CLUSTER};
 use crate::programs::{deploy, utf8};
 
 /// What the owner of a cluster applies before the agent starts.
@@ -22,15 +23,14 @@ const MANIFESTS: [&str; 5] = [
     "agent/admission.yaml",
 ];
 /// The agent looks for slices of earlier leases; there are none.
-const SLICES: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+const RESOURCE_SLICES: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
   "metadata": {"name": "resourceslices.authentication.liqo.io"},
   "spec": {"group": "authentication.liqo.io", "scope": "Namespaced",
     "names": {"plural": "resourceslices", "singular": "resourceslice", "kind": "ResourceSlice",
       "listKind": "ResourceSliceList"},
     "versions": [{"name": "v1beta1", "served": true, "storage": true,
       "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#;
-/// The label of everything that is made for a lease, and of the cluster that borrows.
-const LEASE_LABEL: &str = "comity.dev/lease";
+/// The label of the cluster that borrows.
 const ORIGIN_LABEL: &str = "comity.dev/origin";
 /// The resource of a quota that counts GPUs.
 const GPU_REQUESTS: &str = "requests.nvidia.com/gpu";
@@ -145,7 +145,7 @@ async fn plane(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> Result<Cont
     let binaries = Binaries::ensure(Needs::ControlPlane).await?;
     let config = ControlPlaneConfig { nodes, ..ControlPlaneConfig::new(name, dir.join(format!("plane-{name}"))) };
     let plane = ControlPlane::start(&binaries, config).await?;
-    plane.kubectl_with_input(&["apply", "-f", "-"], SLICES).await?;
+    plane.kubectl_with_input(&["apply", "-f", "-"], RESOURCE_SLICES).await?;
     for manifest in MANIFESTS {
         plane.kubectl(&["apply", "-f", utf8(&deploy().join(manifest))?]).await?;
     }

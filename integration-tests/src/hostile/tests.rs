@@ -5,8 +5,9 @@ mod found_later;
 mod with_api_servers;
 
 use super::attack_round::AttackRound;
+use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use super::broker_core::WrongRenewal;
-use super::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER, SOON, Setup, Trust};
+use super::hostile_federation::{HostileFederation, SOON, Setup, Trust};
 use super::hostile_ledger::HostileLedger;
 use super::impostor::IMPOSTOR;
 use super::*;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{Attacked, SOON, refusal};
 use crate::hostile::AttackKind;
-use crate::hostile::hostile_federation::{DONOR_CLUSTER, ORIGIN_CLUSTER, Setup, Trust};
+use crate::hostile::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use crate::hostile::hostile_federation::{Setup, Trust};
 use crate::until;
 
 /// Certificates that are renewed during a test.

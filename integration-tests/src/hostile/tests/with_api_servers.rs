@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::{Attacked, refusal};
-use crate::hostile::hostile_federation::{DONOR_CLUSTER, HostileFederation, ORIGIN_CLUSTER, Setup, Trust};
+use crate::hostile::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use crate::hostile::hostile_federation::{HostileFederation, Setup, Trust};
 use crate::hostile::impostor::IMPOSTOR;
 use crate::until;
 
