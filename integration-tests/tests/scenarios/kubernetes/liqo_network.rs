@@ -5,7 +5,7 @@ use std::path::Path;
 
 use comity_agent::services::local_api::fetch_status;
 use comity_scenarios::burst::copy_policy;
-use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, until};
+use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, PATIENCE, apply_admission, until};
 use comity_testkit::{
     Binaries, ControlPlane, ControlPlaneConfig, LiqoControllers, LiqoControllersConfig, LiqoVersion, Needs,
     SimulatedNode,
@@ -41,6 +41,7 @@ async fn cluster(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> (ControlP
     plane.kubectl(&of_tenant).await.unwrap();
     let policies = include_str!("../../../../deploy/agent/liqo-policies.yaml");
     plane.kubectl_with_input(&["apply", "-f", "-"], policies).await.unwrap();
+    apply_admission(&plane).await.unwrap();
     (plane, controllers)
 }
 
