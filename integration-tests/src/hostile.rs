@@ -56,7 +56,7 @@ use crate::chaos::dice::Dice;
 /// Life of the agents' certificates: short, so that renewals happen during a run.
 const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(30);
 /// The donor's own limit: short, so that a lease reaches it during a run.
-const MAX_LEASE_SECONDS: u64 = 40;
+const RUN_LEASE_SECONDS: u64 = 40;
 /// Clusters that the origin remembers at first: almost as many as it may.
 const REMEMBERED: usize = 4_094;
 /// One in so many rounds, renewals return a certificate of another key.
@@ -84,7 +84,7 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
     eprintln!("seed {seed}");
     let setup = Setup {
         certificate_validity: CERTIFICATE_VALIDITY,
-        max_lease_seconds: MAX_LEASE_SECONDS,
+        max_lease_seconds: RUN_LEASE_SECONDS,
         remembered: REMEMBERED,
         kubernetes,
         ..Setup::new(trust)

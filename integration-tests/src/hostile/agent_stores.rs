@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context as _, Result};
 use comity_agent_state::store::Store;
 
-use super::hostile_federation::{DONOR_CLUSTER, EARLIER, HostileFederation, ORIGIN_CLUSTER};
+use super::books::{Books, DONOR_CLUSTER, EARLIER, ORIGIN_CLUSTER};
 use super::impostor::IMPOSTOR;
 
 /// Most of each that an agent may keep, whatever a broker names: other clusters, peerings, and epochs of a peering.
@@ -32,11 +32,11 @@ impl AgentStores {
         Ok(with_origin.filter_map(|record| Some(record.preshared.as_ref()?.expose().to_vec())).collect())
     }
 
-    /// What an agent keeps that it may not.
+    /// What an agent keeps that it may not. `has_remembered`: whether the origin remembered clusters from before.
     ///
     /// # Errors
     /// When a store cannot be read.
-    pub(crate) fn violations(&self, federation: &HostileFederation) -> Result<Vec<String>> {
+    pub(crate) fn violations(&self, books: &Books, has_remembered: bool) -> Result<Vec<String>> {
         let mut violations = Vec::new();
         for (cluster, store) in &self.0 {
             let records = store.records();
@@ -47,11 +47,11 @@ impl AgentStores {
             }
             // New clusters replace the newest.
             let oldest = format!("{EARLIER}0");
-            if *cluster == ORIGIN_CLUSTER && federation.has_remembered() && !peers.contains_key(&oldest) {
+            if *cluster == ORIGIN_CLUSTER && has_remembered && !peers.contains_key(&oldest) {
                 violations.push(format!("{cluster} has forgotten {oldest} for clusters that the broker invented"));
             }
             let (true_key, kept_key) = (
-                federation.broker.read(|books| books.members.get(other).map(|member| member.identity_key.clone())),
+                books.members.get(other).map(|member| member.identity_key.clone()),
                 peers.get(other).map(|peer| peer.identity_key.to_string()),
             );
             if true_key != kept_key {

@@ -10,7 +10,7 @@ use crate::wait::until;
 /// Limit of a wait for renewals. Where certificates live longer, an attack on renewals goes by without one.
 const RENEWAL_TIME: Duration = Duration::from_secs(30);
 /// Renewals that such an attack waits for: one of each agent, or two tries of one.
-const RENEWALS: u64 = 2;
+const AWAITED_RENEWALS: u64 = 2;
 
 impl AttackRound<'_> {
     /// Renews with certificates of somebody else, or ones that end at once.
@@ -48,7 +48,7 @@ impl AttackRound<'_> {
         let broker = &self.federation.broker;
         let before = broker.renewals();
         broker.lie(|whims| whims.renewals = vec![renewal]);
-        let renewed = async || Ok((broker.renewals() >= before + RENEWALS).then_some(()));
+        let renewed = async || Ok((broker.renewals() >= before + AWAITED_RENEWALS).then_some(()));
         let _ = until("renewals", RENEWAL_TIME, renewed).await;
     }
 }

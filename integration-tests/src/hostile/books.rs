@@ -9,6 +9,14 @@ use comity_proto::v1::{lease_report, peering_report};
 
 use crate::watch::now_ms;
 
+/// The cluster that borrows, and the one that lends.
+pub(crate) const ORIGIN_CLUSTER: &str = "campus";
+pub(crate) const DONOR_CLUSTER: &str = "centre";
+/// GPUs of each of the donor's two nodes.
+pub(crate) const NODE_GPUS: u32 = 4;
+/// Before the numbers of clusters that the origin remembers from before.
+pub(crate) const EARLIER: &str = "earlier-";
+
 /// How long a handshake may take; an honest broker then begins the next epoch.
 const HANDSHAKE_LIMIT_MS: u64 = 20_000;
 /// How long a lease is held until it is active. It takes well under a second on an idle machine.

@@ -24,27 +24,21 @@ use comity_testkit::ControlPlane;
 use serde_json::Value;
 
 use super::agent_stores::AgentStores;
-use super::books::Books;
+use super::books::{Books, EARLIER, NODE_GPUS};
+pub(crate) use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use super::hostile_broker::HostileBroker;
 use super::hostile_planes::{DonorGrant, HostilePlanes};
 use crate::wait::{PATIENCE, until};
 use crate::watch::now_ms;
 
-/// The cluster that borrows, and its institution.
-pub(crate) const ORIGIN_CLUSTER: &str = "campus";
+/// Institutions of the clusters.
 const ORIGIN_INSTITUTION: &str = "polytech";
-/// The cluster that lends, and its institution.
-pub(crate) const DONOR_CLUSTER: &str = "centre";
 const DONOR_INSTITUTION: &str = "computing";
 
 /// The donor's own limits: most GPUs lent at a time, GPUs of each node that it keeps, and the longest lease.
 pub(crate) const MAX_LENT_GPUS: u32 = 5;
 pub(crate) const RESERVED_PER_NODE: u32 = 1;
 const MAX_LEASE_SECONDS: u64 = 24 * 3_600;
-/// Before the numbers of clusters that the origin remembers from before.
-pub(crate) const EARLIER: &str = "earlier-";
-/// GPUs of each of the donor's two nodes.
-pub(crate) const NODE_GPUS: u32 = 4;
 
 /// Longest term of a lease.
 const LONGEST_TERM_MS: u64 = 3_600_000;

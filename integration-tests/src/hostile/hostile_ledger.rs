@@ -137,7 +137,8 @@ impl HostileLedger {
     /// # Errors
     /// When a disk cannot be read.
     pub(crate) fn search_disks(&mut self, federation: &HostileFederation, stores: &AgentStores) -> Result<()> {
-        self.violations.extend(stores.violations(federation)?);
+        let kept = federation.broker.read(|books| stores.violations(books, federation.has_remembered()));
+        self.violations.extend(kept?);
         let tokens = self.tokens.iter().map(|token| ("a token", token.as_bytes().to_vec()));
         let keys = stores.preshared()?.into_iter().map(|key| ("a pre-shared key", key));
         for (name, secret) in tokens.chain(keys).collect::<Vec<_>>() {

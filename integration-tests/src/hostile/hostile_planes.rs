@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig, Needs, SimulatedNode};
 use serde_json::{Value, json};
 
-use super::hostile_federation::{DONOR_CLUSTER, NODE_GPUS, ORIGIN_CLUSTER};
+use super::books::{DONOR_CLUSTER, NODE_GPUS, ORIGIN_CLUSTER};
 use crate::programs::{deploy, utf8};
 
 /// What the owner of a cluster applies before the agent starts.
@@ -22,7 +22,7 @@ const MANIFESTS: [&str; 5] = [
     "agent/admission.yaml",
 ];
 /// The agent looks for slices of earlier leases; there are none.
-const SLICES: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+const SLICE_DEFINITION: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
   "metadata": {"name": "resourceslices.authentication.liqo.io"},
   "spec": {"group": "authentication.liqo.io", "scope": "Namespaced",
     "names": {"plural": "resourceslices", "singular": "resourceslice", "kind": "ResourceSlice",
@@ -30,7 +30,7 @@ const SLICES: &str = r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "Custo
     "versions": [{"name": "v1beta1", "served": true, "storage": true,
       "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}]}}"#;
 /// The label of everything that is made for a lease, and of the cluster that borrows.
-const LEASE_LABEL: &str = "comity.dev/lease";
+const LEASE_OF_OBJECT: &str = "comity.dev/lease";
 const ORIGIN_LABEL: &str = "comity.dev/origin";
 /// The resource of a quota that counts GPUs.
 const GPU_REQUESTS: &str = "requests.nvidia.com/gpu";
@@ -105,7 +105,7 @@ impl HostilePlanes {
         }
         let counted = quotas.iter().filter(|quota| quota["spec"]["hard"][GPU_REQUESTS].is_string());
         let grant = |quota: &Value| DonorGrant {
-            lease: text(&quota["metadata"]["labels"][LEASE_LABEL]),
+            lease: text(&quota["metadata"]["labels"][LEASE_OF_OBJECT]),
             // It may end between the two lists.
             origin: origins
                 .get(&text(&quota["metadata"]["namespace"]))
@@ -124,7 +124,7 @@ impl HostilePlanes {
         let mut found = BTreeMap::new();
         for secret in labelled(self.of(ORIGIN_CLUSTER)?, "secrets").await? {
             let kubeconfig = STANDARD.decode(text(&secret["data"]["kubeconfig"]))?;
-            found.insert(text(&secret["metadata"]["labels"][LEASE_LABEL]), String::from_utf8(kubeconfig)?);
+            found.insert(text(&secret["metadata"]["labels"][LEASE_OF_OBJECT]), String::from_utf8(kubeconfig)?);
         }
         Ok(found)
     }
@@ -145,7 +145,7 @@ async fn plane(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> Result<Cont
     let binaries = Binaries::ensure(Needs::ControlPlane).await?;
     let config = ControlPlaneConfig { nodes, ..ControlPlaneConfig::new(name, dir.join(format!("plane-{name}"))) };
     let plane = ControlPlane::start(&binaries, config).await?;
-    plane.kubectl_with_input(&["apply", "-f", "-"], SLICES).await?;
+    plane.kubectl_with_input(&["apply", "-f", "-"], SLICE_DEFINITION).await?;
     for manifest in MANIFESTS {
         plane.kubectl(&["apply", "-f", utf8(&deploy().join(manifest))?]).await?;
     }
@@ -154,7 +154,7 @@ async fn plane(dir: &Path, name: &str, nodes: Vec<SimulatedNode>) -> Result<Cont
 
 /// Objects of a kind that are made for a lease.
 async fn labelled(plane: &ControlPlane, kind: &str) -> Result<Vec<Value>> {
-    let listed = plane.kubectl(&["get", kind, "-A", "-l", LEASE_LABEL, "-o", "json"]).await?;
+    let listed = plane.kubectl(&["get", kind, "-A", "-l", LEASE_OF_OBJECT, "-o", "json"]).await?;
     let list: Value = serde_json::from_str(&listed)?;
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
