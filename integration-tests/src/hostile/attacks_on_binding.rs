@@ -67,8 +67,8 @@ impl AttackRound<'_> {
             lease.set_state(v1::LeaseState::Connecting);
             lease.donor_ready = true;
         });
-        let content = forged_credential(&lease);
         let broker = &self.federation.broker;
+        let content = forged_credential(&lease, broker.root_pem());
         let sealed = broker.read(|books| {
             let entry = books.peerings.get(&forged)?;
             broker.impostor().seal(entry, &lease, "credential", 1, &content)
@@ -133,10 +133,10 @@ impl AttackRound<'_> {
 }
 
 /// A credential that leads to the impostor.
-fn forged_credential(lease: &str) -> Vec<u8> {
+fn forged_credential(lease: &str, ca_pem: &str) -> Vec<u8> {
     let credential = Credential::Api(ApiCredential {
         kind: CredentialKind::Echo,
-        ca_pem: "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n".to_owned(),
+        ca_pem: ca_pem.to_owned(),
         tls_server_name: "impostor.example".to_owned(),
         token: SecretString::new("a token of the impostor".to_owned()),
         namespace: format!("comity-{lease}"),

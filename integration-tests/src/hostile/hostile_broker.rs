@@ -149,6 +149,11 @@ impl HostileBroker {
         self.core.authority.roots()
     }
 
+    /// The certificate of an authority whose key it has.
+    pub(crate) fn root_pem(&self) -> &str {
+        self.core.authority.issuer(false).root_pem()
+    }
+
     /// The cluster that it plays.
     pub(crate) fn impostor(&self) -> &Impostor {
         &self.core.impostor

@@ -216,7 +216,9 @@ async fn broker_fencing_token_max_wedges_donor() {
 async fn broker_restores_old_snapshot_revives_lease() {
     let mut attacked = Attacked::start(Setup::new(Trust::Pinned)).await;
     let mut round = attacked.round().await;
+    let lease = round.lease.clone();
     round.restore_old_snapshot().await;
+    refusal(round.federation, DONOR_CLUSTER, &lease).await;
     attacked.nothing_was_gained().await;
 }
 
