@@ -234,6 +234,7 @@ fn maintainers_alone_change_the_members_of_the_broker_group() {
 #[test]
 fn a_stored_reply_counts_for_its_callers_institution() {
     let mut federation = Federation::ready();
+    federation.ok(assign(1, BrokerRole::Voter));
     let alice = "spiffe://test.example/user/alice";
     for (actor, institution) in [
         (Actor::User(alice.to_owned()), Some("western")),
