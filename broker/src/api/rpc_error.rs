@@ -38,13 +38,15 @@ pub enum RpcError {
         /// The remedy.
         remedy: &'static str,
     },
-    /// The broker no longer has the events after a revision.
-    #[error("the events after revision {from} are gone; the oldest kept is {oldest}")]
+    /// The broker does not have the events after a revision: it dropped them, or that revision is of another group.
+    #[error("no watch can resume after revision {from}: the broker keeps the events after {oldest} up to {newest}")]
     ResyncRequired {
         /// Revision to resume from.
         from: u64,
-        /// Oldest revision kept.
+        /// Oldest revision to resume from.
         oldest: u64,
+        /// Newest revision.
+        newest: u64,
     },
     /// A watcher did not keep up.
     #[error("the watcher did not keep up and was cut off after revision {last}")]
@@ -320,7 +322,7 @@ mod tests {
     #[test]
     fn every_error_has_a_code_and_a_remedy() {
         for error in [
-            RpcError::ResyncRequired { from: 3, oldest: 9 },
+            RpcError::ResyncRequired { from: 3, oldest: 9, newest: 12 },
             RpcError::WatcherTooSlow { last: 4 },
             RpcError::LimitReached { reason: "64 calls are under way".to_owned(), remedy: "wait" },
             RpcError::Superseded { cluster: "campus".to_owned() },

@@ -37,15 +37,17 @@ impl HostArgs {
 pub(super) struct RunOptions {
     /// Listen address for agents and users.
     ///
-    /// Default: all interfaces, port from `members`.
+    /// Default: all interfaces, port from `members`. Not kept: give it at each start.
     #[arg(long, help_heading = ADDRESSES, env = "COMITY_BROKER_CLIENT_LISTEN", value_name = "ADDRESS:PORT")]
     pub(super) client_listen: Option<SocketAddr>,
     /// Listen address for other brokers.
     ///
-    /// Default: all interfaces, port from `members`.
+    /// Default: all interfaces, port from `members`. Not kept: give it at each start.
     #[arg(long, help_heading = ADDRESSES, env = "COMITY_BROKER_RAFT_LISTEN", value_name = "ADDRESS:PORT")]
     pub(super) raft_listen: Option<SocketAddr>,
     /// Listen address for metrics and probes, without authentication; default 127.0.0.1:7480.
+    ///
+    /// Not kept: give it at each start.
     #[arg(long, hide_short_help = true, help_heading = ADDRESSES, env = "COMITY_BROKER_ADMIN_LISTEN",
         value_name = "ADDRESS:PORT")]
     pub(super) admin_listen: Option<SocketAddr>,

@@ -64,7 +64,7 @@ impl Ring {
     pub(super) fn after(&self, revision: u64, limit: usize) -> Result<Vec<Arc<Batch>>, RpcError> {
         let newest = self.batches.back().map_or(self.before, |batch| batch.revision);
         if revision < self.before || revision > newest {
-            return Err(RpcError::ResyncRequired { from: revision, oldest: self.before });
+            return Err(RpcError::ResyncRequired { from: revision, oldest: self.before, newest });
         }
         let first = self.batches.partition_point(|batch| batch.revision <= revision);
         Ok(self.batches.range(first..).take(limit).cloned().collect())
@@ -94,7 +94,7 @@ mod tests {
         let revisions = |from| ring.after(from, 10).map(|found| found.iter().map(|b| b.revision).collect::<Vec<_>>());
         assert_eq!(revisions(2).expect("kept"), [3, 4, 5, 6]);
         assert_eq!(revisions(6).expect("newest"), Vec::<u64>::new());
-        assert!(matches!(revisions(1), Err(RpcError::ResyncRequired { from: 1, oldest: 2 })));
+        assert!(matches!(revisions(1), Err(RpcError::ResyncRequired { from: 1, oldest: 2, newest: 6 })));
         assert!(matches!(revisions(7), Err(RpcError::ResyncRequired { .. })));
         assert_eq!(ring.after(2, 2).expect("kept").len(), 2);
     }

@@ -114,9 +114,9 @@ struct RevokedUser {
     /// Number of open invitations that are void.
     invitations: u32,
     /// Number of leases in force of the user's tenants, which stay.
-    leases: u32,
+    tenant_leases: u32,
     /// Number of leases in force of the requests that the user submitted, which end as asked.
-    own_leases: u32,
+    submitted_leases: u32,
     /// Number of such leases that are not in force yet, or whose gang has not started: these end at once.
     starting: u32,
     /// Number of the user's waiting requests, which are cancelled.
@@ -130,7 +130,7 @@ struct RevokedUser {
 impl RevokedUser {
     /// "all certificates of alice are void, and so is 1 open invitation; 2 leases stay with the tenants of alice, …".
     fn consequence(&self) -> String {
-        let Self { user, invitations, leases, ends, .. } = self;
+        let Self { user, invitations, tenant_leases: leases, ends, .. } = self;
         let mut text = format!("all certificates of {user} are void");
         if *invitations > 0 {
             let are = if *invitations == 1 { "is" } else { "are" };
@@ -248,14 +248,14 @@ impl UserRevokeArgs {
             leases: v1::LeaseTreatment::from(Treatment::from(self.leases)).into(),
         };
         let response = call(FederationServiceClient::new(session.channel()?).revoke_user(request)).await?;
-        let v1::RevokeUserResponse { invitations, leases, effects, none_may_invite } = response;
+        let v1::RevokeUserResponse { invitations, tenant_leases, effects, none_may_invite } = response;
         let effects = effects.unwrap_or_default();
         Ok(RevokedUser {
             user,
             dry_run,
             invitations,
-            leases,
-            own_leases: effects.leases,
+            tenant_leases,
+            submitted_leases: effects.leases,
             starting: effects.starting,
             requests: effects.requests,
             none_may_invite,
@@ -328,14 +328,14 @@ mod tests {
 
     use super::*;
 
-    fn revoked(invitations: u32, leases: u32, ends: Vec<String>) -> RevokedUser {
+    fn revoked(invitations: u32, tenant_leases: u32, ends: Vec<String>) -> RevokedUser {
         let user = "alice".to_owned();
         RevokedUser {
             user,
             dry_run: false,
             invitations,
-            leases,
-            own_leases: 0,
+            tenant_leases,
+            submitted_leases: 0,
             starting: 0,
             requests: 0,
             none_may_invite: false,

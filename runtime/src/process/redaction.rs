@@ -15,13 +15,14 @@ const PEM_BEGIN: &str = "-----BEGIN ";
 const PEM_END: &str = "-----END ";
 
 /// The text with `[redacted]` in place of what looks like a secret: join tokens, private keys in PEM, secrets of
-/// kubeconfigs, and random text of 40 characters or more, such as bearer tokens and WireGuard keys. Public keys that
+/// kubeconfigs, passwords in URLs, and random text of 40 characters or more, such as bearer tokens and WireGuard keys. Public keys that
 /// are written as such (`ed25519:…`) and hexadecimal digests stay.
 #[must_use]
 pub fn redact_secrets(text: &str) -> String {
     let text = redact_join_tokens(text);
     let text = redact_private_keys(&text);
     let text = redact_kubeconfig_values(&text);
+    let text = redact_url_passwords(&text);
     redact_random(&text)
 }
 
@@ -95,6 +96,24 @@ fn redact_kubeconfig_values(text: &str) -> String {
                 out.replace_range(at..at + length, REDACTED);
                 from = at + REDACTED.len();
             }
+        }
+    }
+    out
+}
+
+/// Passwords in the authority of URLs (RFC 3986, section 3.2.1): `scheme://user:[redacted]@host`. A password may contain
+/// `@`: the last one before the path ends it.
+fn redact_url_passwords(text: &str) -> String {
+    let mut parts = text.split("://");
+    let mut out = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        out.push_str("://");
+        let end = part.find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '`'));
+        let authority = &part[..end.unwrap_or(part.len())];
+        let password = authority.rfind('@').and_then(|at| Some((authority[..at].find(':')? + 1, at)));
+        match password {
+            Some((from, at)) if from < at => out.extend([&part[..from], REDACTED, &part[at..]]),
+            _ => out.push_str(part),
         }
     }
     out
@@ -199,8 +218,25 @@ mod tests {
     }
 
     #[test]
+    fn passwords_in_urls_are_redacted() {
+        for (given, shown) in [
+            (
+                "no server at https://ada:s3cret@git.example/p.git",
+                "no server at https://ada:[redacted]@git.example/p.git",
+            ),
+            (
+                "'http://ada:p@ss@proxy:3128' and ssh://:x@h",
+                "'http://ada:[redacted]@proxy:3128' and ssh://:[redacted]@h",
+            ),
+        ] {
+            assert_eq!(redact_secrets(given), shown);
+        }
+    }
+
+    #[test]
     fn what_is_no_secret_stays() {
         for text in [
+            "https://ada@git.example/a:b@c and http://[::1]:7480/metrics?user=a:b@c",
             "cannot read 'x'; it does not begin with 'comity-join-v1.'",
             "give the token: copy the whole line again, or ask a maintainer",
             "identity key ed25519:MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE= is not the pinned one",

@@ -49,8 +49,8 @@ pub(crate) async fn namespaces_go_to_leases_of_their_tenant(cluster: &Cluster) {
     let documents = include_str!("../../../../deploy/agent/liqo-origin.yaml").split("\n---\n");
     let of_policy: Vec<&str> = documents.filter(|text| text.contains("  name: comity-offloading\n")).collect();
     assert_eq!(of_policy.len(), 2);
-    let manifest = of_policy.join("\n---\n");
-    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &manifest).await.unwrap();
+    let manifest: &str = &of_policy.join("\n---\n");
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], manifest).await.unwrap();
     for (namespace, labels) in [
         ("off-vision", vec!["comity.dev/tenant=vision", "comity.dev/offload=true"]),
         ("off-speech", vec!["comity.dev/tenant=speech", "comity.dev/offload=true"]),

@@ -55,7 +55,7 @@ impl FederationHandlers {
         };
         Ok(v1::RevokeUserResponse {
             invitations: capped(effects.invitations),
-            leases: capped(effects.leases),
+            tenant_leases: capped(effects.leases),
             effects: Some(effects_to_proto(effects.own.unwrap_or_default())),
             none_may_invite: effects.none_may_invite,
         })
