@@ -231,6 +231,7 @@ fn denial(state: &State, bundle: &Bundle, spec: &RequestSpec, donor: &ClusterId,
         beside_milli: 0,
         delivery: spec.delivery,
         duration_ms: spec.duration.0,
+        notice_ms: spec.preemptible.map(|_| bundle.reclaim_grace_ms(donor.as_str())),
         now_ms: state.log_time.0,
         in_use: InUse::default(),
     });
