@@ -21,6 +21,23 @@ impl Bundle {
     }
 }
 
+impl Bundle {
+    /// The next time after `after_ms` at which time alone changes a decision: a schedule opens or closes, or an
+    /// agreement begins or ends. In milliseconds since 1970.
+    #[must_use]
+    pub fn next_change_ms(&self, after_ms: u64) -> Option<u64> {
+        let schedules = self.schedules.values().filter_map(|schedule| {
+            let rules = self.source.zones.get(&schedule.spec.time_zone)?;
+            schedule.spec.phase_at(rules, after_ms).until_ms
+        });
+        let agreements = self.agreements.values().flat_map(|agreement| {
+            let ended_ms = agreement.spec.until_ms.map(|until_ms| until_ms.saturating_add(1));
+            [agreement.spec.from_ms, ended_ms].into_iter().flatten()
+        });
+        schedules.chain(agreements).filter(|at_ms| *at_ms > after_ms).min()
+    }
+}
+
 /// Denies a lease outside the time in which `subject` is in force, and one that would outlive it. A lease that may be
 /// reclaimed has to have its notice before that.
 pub(super) fn check_when(

@@ -14,6 +14,7 @@ use crate::model::lease::Lease;
 use crate::model::placement::Placement;
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
+use crate::state::notice::schedule_notice;
 use crate::state::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::state::usable::Usable;
 
@@ -279,7 +280,7 @@ impl<'a> Snapshot<'a> {
             beside_milli: self.beside_milli,
             delivery: ask.delivery,
             duration_ms: ask.duration.0,
-            notice_ms: ask.preemptible.then(|| self.bundle.reclaim_grace_ms(donor.as_str())),
+            notice_ms: ask.preemptible.then(|| schedule_notice(self.bundle, donor).0),
             now_ms: self.state.log_time.0,
             in_use: self.usage.in_use(ask.tenant, institution, donor.as_str(), ask.class.as_str()),
         })
