@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use comity_core::Command;
 use comity_core::command::ApplyPolicy;
-use comity_policy::BundleSource;
+use comity_policy::{Bundle, BundleSource};
 use comity_runtime::admin::{AdminError, AdminServer, BuildInfo, Readiness};
 use comity_runtime::ca::{CaError, LiveAuthority};
 use comity_runtime::clock::{Clock, SystemClock};
@@ -303,7 +303,9 @@ impl Broker {
     /// # Errors
     /// The refusal, as text.
     pub async fn apply_first_policy(&self, source: &BundleSource, admin: &SpiffeId) -> Result<bool, String> {
-        let command = Command::ApplyPolicy(ApplyPolicy { source: source.clone(), force: false, expected_hash: None });
+        // With the offsets of its time zones. What does not compile is refused when it is applied.
+        let source = Bundle::compile(source).map_or_else(|_| source.clone(), |bundle| bundle.source().clone());
+        let command = Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: None });
         let caller = Caller::User(admin.clone(), 0);
         loop {
             match self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await {

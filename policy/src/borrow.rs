@@ -13,6 +13,7 @@ pub use usage::{LeaseUse, UsageTable};
 mod decide;
 mod denials;
 mod find_agreement;
+mod schedules;
 mod usage;
 
 /// A proposed lease: a tenant at an origin borrows GPUs of one class from one donor.
@@ -34,6 +35,9 @@ pub struct BorrowFacts<'f> {
     pub delivery: Delivery,
     /// Duration of the lease, in milliseconds; at least 1.
     pub duration_ms: u64,
+    /// Notice with which the lease may be reclaimed when a [`Schedule`](crate::Schedule) ends its permission, in
+    /// milliseconds; `None` if it has to run for its whole duration.
+    pub notice_ms: Option<u64>,
     /// Time of the log entry, in milliseconds since 1970.
     pub now_ms: u64,
     /// GPUs in use now, without this lease.
@@ -181,6 +185,10 @@ pub enum DenyCode {
     AgreementEndsTooSoon,
     /// The limit of the agreement is in use.
     AgreementExhausted,
+    /// The class, or the donor's term, is not in force at this time of the week.
+    OutsideSchedule,
+    /// The class, or the donor's term, ends to be in force before the lease would end.
+    ScheduleEndsTooSoon,
     /// A quota is in use.
     QuotaExhausted,
     /// The limit of the donor or of its lending term is in use.
@@ -211,15 +219,26 @@ impl DenyCode {
             Self::AgreementEnded => "agreement-ended",
             Self::AgreementEndsTooSoon => "agreement-ends-too-soon",
             Self::AgreementExhausted => "agreement-exhausted",
+            Self::OutsideSchedule => "outside-schedule",
+            Self::ScheduleEndsTooSoon => "schedule-ends-too-soon",
             Self::QuotaExhausted => "quota-exhausted",
             Self::DonorExhausted => "donor-exhausted",
         }
     }
 
-    /// Whether the denial can go away without a change of policy, because leases end and agreements begin.
+    /// Whether the denial can go away without a change of policy, because leases end, agreements begin and schedules
+    /// open.
     #[must_use]
     pub const fn may_pass(self) -> bool {
-        matches!(self, Self::AgreementNotBegun | Self::AgreementExhausted | Self::QuotaExhausted | Self::DonorExhausted)
+        matches!(
+            self,
+            Self::AgreementNotBegun
+                | Self::AgreementExhausted
+                | Self::OutsideSchedule
+                | Self::ScheduleEndsTooSoon
+                | Self::QuotaExhausted
+                | Self::DonorExhausted
+        )
     }
 }
 

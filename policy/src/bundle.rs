@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 pub use reclaim_rules::{ReclaimRule, ReclaimScope, ReclaimedLease};
 
 use crate::device::DeviceFacts;
-use crate::documents::{Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Tenant};
+use crate::documents::{
+    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Schedule, Tenant,
+};
 use crate::roles::Roles;
 use crate::selector::device_context;
 use crate::source::BundleSource;
@@ -37,6 +39,8 @@ pub struct Bundle {
     pub agreements: BTreeMap<String, Document<Agreement>>,
     /// Priority classes by name.
     pub priorities: BTreeMap<String, Document<PriorityClass>>,
+    /// Schedules by name.
+    pub schedules: BTreeMap<String, Document<Schedule>>,
     /// Institution that may enrol each cluster, by cluster id.
     pub(crate) institution_by_cluster: BTreeMap<String, String>,
     /// Roles by user id.
@@ -72,6 +76,7 @@ impl Bundle {
             + self.quotas.len()
             + self.agreements.len()
             + self.priorities.len()
+            + self.schedules.len()
     }
 
     /// The institution that may enrol a cluster; `None` if none may.

@@ -15,10 +15,12 @@ use crate::yaml::{ParsedDocument, parse_documents};
 
 use draft::Draft;
 use read_document::read_document;
+use resolve_zones::{ZoneSource, resolve_zones};
 
 mod cross_check;
 mod draft;
 mod read_document;
+mod resolve_zones;
 
 /// U+FEFF, which tells the byte order of UTF-16, and nothing in UTF-8.
 const BYTE_ORDER_MARK: char = '\u{feff}';
@@ -41,16 +43,26 @@ pub struct InvalidBundle {
 /// # Errors
 /// All problems of all files, by file and line.
 pub fn load(files: Vec<SourceFile>) -> Result<Bundle, Vec<Problem>> {
-    compile(BundleSource { files, commit: None })
+    compile(BundleSource::of_files(files), ZoneSource::LookUp)
 }
 
 impl Bundle {
-    /// Compiles a bundle. The order of the files does not matter.
+    /// Compiles a bundle. The order of the files does not matter. Looks time zones up in this program's database,
+    /// unless `source` has them; [`source`](Self::source) has all of them.
     ///
     /// # Errors
     /// All problems of all files, by file and line.
     pub fn compile(source: &BundleSource) -> Result<Self, Vec<Problem>> {
-        compile(source.clone())
+        compile(source.clone(), ZoneSource::LookUp)
+    }
+
+    /// Compiles a replicated bundle, which has the offsets of its time zones: a database of one's own would give another
+    /// bundle on brokers of another release.
+    ///
+    /// # Errors
+    /// All problems of all files, by file and line.
+    pub fn compile_replicated(source: &BundleSource) -> Result<Self, Vec<Problem>> {
+        compile(source.clone(), ZoneSource::Given)
     }
 }
 
@@ -58,11 +70,11 @@ impl TryFrom<BundleSource> for Bundle {
     type Error = InvalidBundle;
 
     fn try_from(source: BundleSource) -> Result<Self, InvalidBundle> {
-        compile(source).map_err(|problems| InvalidBundle { problems })
+        compile(source, ZoneSource::Given).map_err(|problems| InvalidBundle { problems })
     }
 }
 
-fn compile(mut source: BundleSource) -> Result<Bundle, Vec<Problem>> {
+fn compile(mut source: BundleSource, zones: ZoneSource) -> Result<Bundle, Vec<Problem>> {
     for file in &mut source.files {
         // Editors on Windows begin a file with this invisible mark.
         if let Some(text) = file.text.strip_prefix(BYTE_ORDER_MARK) {
@@ -70,7 +82,7 @@ fn compile(mut source: BundleSource) -> Result<Bundle, Vec<Problem>> {
         }
     }
     source.files.sort();
-    let (draft, problems) = {
+    let (draft, zones, problems) = {
         let mut problems = Problems::new(&source.files);
         check_files(&source, &mut problems);
         if !problems.is_empty() {
@@ -93,11 +105,13 @@ fn compile(mut source: BundleSource) -> Result<Bundle, Vec<Problem>> {
             }
         }
         cross_check::check(&draft, &mut problems);
-        (draft, problems.into_sorted())
+        let zones = resolve_zones(&draft.zones, &source.zones, zones, &mut problems);
+        (draft, zones, problems.into_sorted())
     };
     if !problems.is_empty() {
         return Err(problems);
     }
+    source.zones = zones;
     assemble(source, draft)
 }
 
@@ -216,6 +230,7 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         quotas: draft.quotas,
         agreements: draft.agreements,
         priorities: draft.priorities,
+        schedules: draft.schedules,
         institution_by_cluster,
         roles,
         quotas_by_tenant,

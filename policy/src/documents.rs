@@ -12,7 +12,9 @@ pub use institution::Institution;
 pub use priority_class::PriorityClass;
 pub use quota::{Quota, QuotaSubject};
 pub use reclaim_limit::ReclaimLimit;
+pub use schedule::{Schedule, Window};
 pub use tenant::{Tenant, TenantRole};
+pub use when::When;
 
 use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
@@ -28,7 +30,10 @@ mod parties;
 mod priority_class;
 mod quota;
 mod reclaim_limit;
+pub(crate) mod schedule;
+mod schedule_fields;
 mod tenant;
+mod when;
 
 /// The reader of one kind's `spec`.
 pub(crate) trait Spec: Sized {

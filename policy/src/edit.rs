@@ -216,7 +216,7 @@ impl Editor {
     }
 
     fn replace_files(&mut self, files: Vec<SourceFile>) -> Result<(), EditError> {
-        self.bundle = Bundle::compile(&BundleSource { files, commit: None })?;
+        self.bundle = Bundle::compile(&BundleSource::of_files(files))?;
         Ok(())
     }
 
@@ -279,7 +279,7 @@ impl Editor {
         let file = files.get_mut(list.file).ok_or_else(by_hand)?;
         let place = list.place.as_ref().ok_or_else(by_hand)?;
         file.text = insert_item(&file.text, place, list.field, item).ok_or_else(by_hand)?;
-        let edited = Bundle::compile(&BundleSource { files, commit: None }).map_err(|_| by_hand())?;
+        let edited = Bundle::compile(&BundleSource::of_files(files)).map_err(|_| by_hand())?;
         if !says_so(&edited) || edited.document_count() != self.bundle.document_count() {
             return Err(by_hand());
         }

@@ -36,6 +36,13 @@ pub(crate) struct UserIdUse {
     pub(crate) place: Place,
 }
 
+/// A time zone to look up once all documents are read.
+#[derive(Debug)]
+pub(crate) struct ZoneUse {
+    pub(crate) name: String,
+    pub(crate) place: Place,
+}
+
 /// Reads the values of one document's fields, and collects problems, references and places.
 pub(crate) struct FieldReader<'c, 's> {
     pub(crate) problems: &'c mut Problems<'s>,
@@ -43,6 +50,8 @@ pub(crate) struct FieldReader<'c, 's> {
     pub(crate) references: Vec<Reference>,
     /// User ids to check once the trust domain is known.
     pub(crate) user_ids: Vec<UserIdUse>,
+    /// Time zones to look up.
+    pub(crate) zones: Vec<ZoneUse>,
     /// Place of each field of the document, by path (`lends[0].maxGpus`).
     pub(crate) places: BTreeMap<String, Place>,
     /// The document's name in messages: ``Tenant `poly-ml` ``.
@@ -125,6 +134,7 @@ impl<'c, 's> FieldReader<'c, 's> {
             problems,
             references: Vec::new(),
             user_ids: Vec::new(),
+            zones: Vec::new(),
             places: BTreeMap::new(),
             label: "the document".to_owned(),
         }
@@ -175,6 +185,13 @@ impl<'c, 's> FieldReader<'c, 's> {
     pub(crate) fn reference(&mut self, path: &str, node: &Node, target: Target) -> Option<String> {
         let name = self.name(path, node)?;
         self.references.push(Reference { target, name: name.clone(), place: node.place });
+        Some(name)
+    }
+
+    /// The IANA name of a time zone, which the bundle must know.
+    pub(crate) fn time_zone(&mut self, path: &str, node: &Node) -> Option<String> {
+        let name = self.text(path, node)?;
+        self.zones.push(ZoneUse { name: name.clone(), place: node.place });
         Some(name)
     }
 

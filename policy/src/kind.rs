@@ -26,11 +26,13 @@ pub enum Kind {
     Agreement,
     /// A named rank in the queue.
     PriorityClass,
+    /// Named weekly windows.
+    Schedule,
 }
 
 impl Kind {
     /// All kinds, in display order.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Federation,
         Self::Institution,
         Self::Cluster,
@@ -39,6 +41,7 @@ impl Kind {
         Self::Quota,
         Self::Agreement,
         Self::PriorityClass,
+        Self::Schedule,
     ];
 
     /// The kind as it appears in documents.
@@ -53,6 +56,7 @@ impl Kind {
             Self::Quota => "Quota",
             Self::Agreement => "Agreement",
             Self::PriorityClass => "PriorityClass",
+            Self::Schedule => "Schedule",
         }
     }
 }

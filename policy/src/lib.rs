@@ -27,6 +27,7 @@ mod fields;
 mod identifiers;
 mod kind;
 pub mod limits;
+mod phase;
 mod problem;
 mod roles;
 mod selector;
@@ -34,6 +35,7 @@ mod source;
 mod suggest;
 mod warnings;
 mod yaml;
+mod zones;
 
 pub use amounts::{quantity, show_duration, show_gpus};
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, UsageTable};
@@ -43,13 +45,15 @@ pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, read_directory, scan_directory};
 pub use documents::{
     Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, Institution, LendTerm,
-    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, ReclaimLimit, SourceLocation, Tenant,
-    TenantRole,
+    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Schedule, SourceLocation,
+    Tenant, TenantRole, When, Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
 pub use kind::{API_VERSION, Kind};
+pub use phase::Phase;
 pub use problem::{Problem, ProblemCode, render_problems};
 pub use roles::Roles;
 pub use selector::{Selector, compile_selector};
 pub use source::{BundleSource, SourceFile};
 pub use suggest::nearest;
+pub use zones::{ZoneRules, Zones};

@@ -39,3 +39,11 @@ pub const MIN_RECLAIM_PERIOD_MS: u64 = 60_000;
 pub const MAX_RECLAIM_PERIOD_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// The largest amount of GPUs in a document, in milli-GPU: ten million GPUs.
 pub const MAX_GPUS_MILLI: u64 = 10_000_000 * 1000;
+/// Windows of one schedule, counted by day: eight a day.
+pub const MAX_WINDOWS: usize = 56;
+/// Time zones of one bundle. Their offsets travel with the files: about two KiB each.
+pub const MAX_ZONES: usize = 32;
+/// Changes of one zone's offset: four a year from 1970 to 2060.
+pub const MAX_ZONE_CHANGES: usize = 360;
+/// Last change of an offset that counts, in milliseconds since 1970: the end of 2059.
+pub const LAST_ZONE_MS: u64 = 2_840_140_800_000;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::zones::Zones;
+
 /// One policy file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SourceFile {
@@ -19,4 +21,15 @@ pub struct BundleSource {
     /// Git commit of the files, if known.
     #[serde(default)]
     pub commit: Option<String>,
+    /// The offsets of the time zones that the files name. [`Bundle::compile`](crate::Bundle::compile) adds them.
+    #[serde(default)]
+    pub zones: Zones,
+}
+
+impl BundleSource {
+    /// Files that come from no Git commit.
+    #[must_use]
+    pub fn of_files(files: Vec<SourceFile>) -> Self {
+        Self { files, ..Self::default() }
+    }
 }

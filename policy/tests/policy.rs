@@ -11,5 +11,7 @@ mod fuzz;
 mod properties;
 #[path = "policy/reclaims.rs"]
 mod reclaims;
+#[path = "policy/schedules.rs"]
+mod schedules;
 #[path = "policy/warnings.rs"]
 mod warnings;

@@ -280,10 +280,13 @@ impl State {
         Some((id, self.peerings.get(&id)?))
     }
 
-    /// The next deadline, at which the expirer proposes `Expire`.
+    /// The next deadline, at which the expirer proposes `Expire`. While requests wait, a change of policy by time alone
+    /// is one, too: plans are made for log time, which passes with entries only.
     #[must_use]
     pub fn next_due(&self) -> Option<Timestamp> {
-        self.derived.timers.next()
+        let waiting = self.policy.as_ref().filter(|_| self.queued_len() > 0);
+        let change = waiting.and_then(|record| record.bundle.next_change_ms(self.log_time.0)).map(Timestamp);
+        self.derived.timers.next().into_iter().chain(change).min()
     }
 
     /// The timeouts in force.

@@ -75,6 +75,8 @@ mod replaced_agents;
 mod revisions;
 #[path = "core/revocations.rs"]
 mod revocations;
+#[path = "core/schedules.rs"]
+mod schedules;
 #[path = "core/spread.rs"]
 mod spread;
 #[path = "core/time.rs"]

@@ -110,7 +110,7 @@ mod tests {
 
     fn bundle() -> Bundle {
         let files = comity_policy::read_directory(std::path::Path::new(POLICY)).expect("readable");
-        Bundle::compile(&comity_policy::BundleSource { files, commit: None }).expect("valid")
+        Bundle::compile(&comity_policy::BundleSource::of_files(files)).expect("valid")
     }
 
     fn user(name: &str) -> Caller {

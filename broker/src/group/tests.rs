@@ -258,7 +258,11 @@ fn policy(commit: u64) -> Proposal {
         actor: Actor::User("spiffe://group.test/user/admin".into()),
         generation: 0,
         command: Command::ApplyPolicy(ApplyPolicy {
-            source: BundleSource { files: vec![file], commit: Some(format!("{commit:040}")) },
+            source: BundleSource {
+                files: vec![file],
+                commit: Some(format!("{commit:040}")),
+                ..BundleSource::default()
+            },
             force: false,
             expected_hash: None,
         }),

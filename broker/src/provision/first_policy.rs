@@ -39,7 +39,7 @@ pub fn read_first_policy(data: &Path) -> Result<Option<BundleSource>, ReadError>
     if !dir.exists() {
         return Ok(None);
     }
-    Ok(Some(BundleSource { files: read_directory(&dir)?, commit: None }))
+    Ok(Some(BundleSource::of_files(read_directory(&dir)?)))
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ impl PolicyCheckArgs {
 /// Compiles the scanned files and reports all problems, or the warnings if there are none.
 fn check(scan: Scan, on_warnings: Warnings) -> PolicyChecked {
     let (count, mut problems) = (scan.files.len(), scan.problems);
-    match comity_policy::Bundle::compile(&BundleSource { files: scan.files, commit: None }) {
+    match comity_policy::Bundle::compile(&BundleSource::of_files(scan.files)) {
         Ok(bundle) if problems.is_empty() => {
             let warnings: Vec<PolicyProblem> = bundle.warnings().iter().map(PolicyProblem::from).collect();
             return PolicyChecked {

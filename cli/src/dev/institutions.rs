@@ -58,7 +58,7 @@ impl Institutions {
                 .field("--state", dir.display())
         };
         atomic_file::create_private_dir(dir).map_err(|error| bad(&error))?;
-        let source = BundleSource { files: example_files(), commit: None };
+        let source = BundleSource::of_files(example_files());
         let bundle = compile(&source)?;
         let mut keys = BTreeMap::new();
         for name in bundle.institutions.keys() {
@@ -73,7 +73,7 @@ impl Institutions {
                 file.text = with_signing_key(&file.text, &key.public());
             }
         }
-        compile(&BundleSource { files: files.clone(), commit: None })?;
+        compile(&BundleSource::of_files(files.clone()))?;
         Ok(Self {
             files,
             trust_domain: bundle.federation.spec.trust_domain.clone(),

@@ -92,7 +92,7 @@ impl Broker {
     pub(crate) fn apply_policy(&mut self, text: String) -> Result<(), Refusal> {
         let files = vec![SourceFile { path: "terms.yaml".to_owned(), text }];
         self.apply(Command::ApplyPolicy(ApplyPolicy {
-            source: BundleSource { files, commit: None },
+            source: BundleSource::of_files(files),
             force: false,
             expected_hash: None,
         }))

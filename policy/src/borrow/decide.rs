@@ -2,6 +2,7 @@
 
 use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
 use super::find_agreement::find_agreement;
+use super::schedules::check_when;
 use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode};
 use crate::bundle::Bundle;
 use crate::documents::{Agreement, Cluster, DocRef, Document, LendTerm, Quota, QuotaSubject, Tenant};
@@ -123,6 +124,12 @@ fn check_tenant<'b>(
         );
     }
     citations.push(|| tenant.cite("classes"));
+    if let Some(class) = bundle.classes.get(facts.class) {
+        if class.spec.when.is_some() {
+            let subject = format!("class `{}`", class.name);
+            check_when(bundle, facts, class.spec.when.as_ref(), &subject, |field| class.cite(field))?;
+        }
+    }
     Ok(tenant)
 }
 
@@ -198,11 +205,23 @@ fn check_terms_cover(
     donor: &Document<Cluster>,
 ) -> CheckResult<()> {
     let mut lent_to_others = None;
+    let mut at_other_times: Option<Box<Denial>> = None;
     for (index, term) in donor.spec.lends.iter().enumerate().filter(|(_, term)| term.classes.contains(facts.class)) {
-        if term.covers(&tenant.name, &tenant.spec.institution) {
-            return Ok(());
+        if !term.covers(&tenant.name, &tenant.spec.institution) {
+            lent_to_others.get_or_insert(index);
+            continue;
         }
-        lent_to_others.get_or_insert(index);
+        match check_term_is_in_force(bundle, facts, donor, index, term) {
+            Ok(()) => return Ok(()),
+            // A term that ends too soon says more than one that has not begun.
+            Err(denial) if at_other_times.is_none() || denial.code == DenyCode::ScheduleEndsTooSoon => {
+                at_other_times = Some(denial);
+            }
+            Err(_) => {}
+        }
+    }
+    if let Some(denial) = at_other_times {
+        return Err(denial);
     }
     let contact = contact_of(bundle, donor);
     match lent_to_others {
@@ -222,6 +241,20 @@ fn check_terms_cover(
     }
 }
 
+fn check_term_is_in_force(
+    bundle: &Bundle,
+    facts: &BorrowFacts<'_>,
+    donor: &Document<Cluster>,
+    index: usize,
+    term: &LendTerm,
+) -> CheckResult<()> {
+    if term.when.is_none() {
+        return Ok(());
+    }
+    let subject = format!("the term of `{}` for `{}`", donor.name, facts.class);
+    check_when(bundle, facts, term.when.as_ref(), &subject, |field| donor.cite(&format!("lends[{index}].{field}")))
+}
+
 fn check_quotas(
     bundle: &Bundle,
     facts: &BorrowFacts<'_>,
@@ -230,7 +263,12 @@ fn check_quotas(
 ) -> CheckResult<()> {
     let names = bundle.quotas_by_tenant.get(&tenant.name).map_or(&[][..], Vec::as_slice);
     let quotas = names.iter().filter_map(|name| bundle.quotas.get(name));
-    for quota in quotas.filter(|quota| quota.spec.class.as_deref().is_none_or(|class| class == facts.class)) {
+    let covers_class = |quota: &&Document<Quota>| quota.spec.class.as_deref().is_none_or(|class| class == facts.class);
+    let is_in_force = |quota: &&Document<Quota>| {
+        let phase = quota.spec.when.as_ref().and_then(|when| bundle.phase_of(when, facts.now_ms));
+        phase.is_none_or(|phase| phase.is_open)
+    };
+    for quota in quotas.filter(covers_class).filter(is_in_force) {
         check_quota(facts, quota)?;
         citations.push(|| quota.cite("maxConcurrentGpus"));
     }
@@ -292,7 +330,10 @@ fn check_donor_limits(
     let mut exhausted: Option<(usize, Headroom)> = None;
     let mut term_with_headroom = None;
     for (index, term) in donor.spec.lends.iter().enumerate() {
-        if !term.classes.contains(facts.class) || !term.covers(&tenant.name, &tenant.spec.institution) {
+        if !term.classes.contains(facts.class)
+            || !term.covers(&tenant.name, &tenant.spec.institution)
+            || check_term_is_in_force(bundle, facts, donor, index, term).is_err()
+        {
             continue;
         }
         match headroom_of(term) {

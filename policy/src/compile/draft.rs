@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::documents::{Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Tenant};
-use crate::fields::{Reference, UserIdUse};
+use crate::documents::{
+    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Schedule, Tenant,
+};
+use crate::fields::{Reference, UserIdUse, ZoneUse};
 use crate::kind::Kind;
 use crate::problem::Place;
 
@@ -22,8 +24,10 @@ pub(crate) struct Draft {
     pub(crate) quotas: BTreeMap<String, Document<Quota>>,
     pub(crate) agreements: BTreeMap<String, Document<Agreement>>,
     pub(crate) priorities: BTreeMap<String, Document<PriorityClass>>,
+    pub(crate) schedules: BTreeMap<String, Document<Schedule>>,
     pub(crate) references: Vec<Reference>,
     pub(crate) user_ids: Vec<UserIdUse>,
+    pub(crate) zones: Vec<ZoneUse>,
 }
 
 impl Draft {

@@ -17,6 +17,7 @@ pub(super) fn read_document(node: &Node, draft: &mut Draft, problems: &mut Probl
     read_header_and_spec(node, draft, &mut reader);
     draft.references.append(&mut reader.references);
     draft.user_ids.append(&mut reader.user_ids);
+    draft.zones.append(&mut reader.zones);
 }
 
 fn read_header_and_spec(node: &Node, draft: &mut Draft, reader: &mut FieldReader<'_, '_>) {
@@ -81,6 +82,10 @@ fn read_header_and_spec(node: &Node, draft: &mut Draft, reader: &mut FieldReader
         Kind::PriorityClass => {
             let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.priorities, read);
+        }
+        Kind::Schedule => {
+            let read = read_spec(spec, name, place, draft, reader);
+            insert_first(&mut draft.schedules, read);
         }
     }
 }

@@ -6,7 +6,7 @@ use comity_types::Delivery;
 use serde::Serialize;
 
 use super::parties::Parties;
-use super::{ReclaimLimit, Spec};
+use super::{ReclaimLimit, Spec, When};
 use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::yaml::Node;
@@ -70,6 +70,8 @@ pub struct LendTerm {
     pub to_tenants: BTreeSet<String>,
     /// `maxGpus`: most GPUs lent at a time to the borrowers and in the classes of this term, in milli-GPU.
     pub max_gpus_milli: Option<u64>,
+    /// `during` or `outside`: when it is in force; `None` for always.
+    pub when: Option<When>,
 }
 
 impl LendTerm {
@@ -151,7 +153,14 @@ fn read_lend_term(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> 
     });
     let to = fields.optional("to", reader).and_then(|(path, node)| Parties::read(&path, node, reader));
     let max = fields.optional("maxGpus", reader).and_then(|(path, node)| reader.gpus_milli(&path, node));
+    let when = When::read(&mut fields, reader);
     fields.finish(reader);
     let to = to.unwrap_or_default();
-    Some(LendTerm { classes: classes?, to_institutions: to.institutions, to_tenants: to.tenants, max_gpus_milli: max })
+    Some(LendTerm {
+        classes: classes?,
+        to_institutions: to.institutions,
+        to_tenants: to.tenants,
+        max_gpus_milli: max,
+        when,
+    })
 }

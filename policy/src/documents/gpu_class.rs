@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::Spec;
+use super::{Spec, When};
 use crate::amounts;
 use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
@@ -22,6 +22,8 @@ pub struct GpuClass {
     pub rank: u32,
     /// `priceCredits`: price in milli-credits per GPU-hour.
     pub price_credits_milli_per_gpu_hour: u64,
+    /// `during` or `outside`: when it may be leased; `None` for always.
+    pub when: Option<When>,
 }
 
 impl Spec for GpuClass {
@@ -34,11 +36,13 @@ impl Spec for GpuClass {
         let price = fields.optional("priceCredits", reader).and_then(|(path, node)| {
             reader.amount(&path, node, ProblemCode::InvalidQuantity, amounts::parse_credits_milli)
         });
+        let when = When::read(fields, reader);
         Some(Self {
             description: description.unwrap_or_default(),
             selector: selector?,
             rank: u32::try_from(rank?).ok()?,
             price_credits_milli_per_gpu_hour: price.unwrap_or(0),
+            when,
         })
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{ReclaimLimit, Spec};
+use super::{ReclaimLimit, Spec, When};
 use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
@@ -25,6 +25,8 @@ pub struct Quota {
     pub idle_release_ms: Option<u64>,
     /// `maxReclaims`: most of their leases reclaimed for local need or a preemption.
     pub max_reclaims: Option<ReclaimLimit>,
+    /// `during` or `outside`: when its limits on new leases are in force; `None` for always.
+    pub when: Option<When>,
 }
 
 /// The subject of a quota.
@@ -63,6 +65,7 @@ impl Spec for Quota {
         let class_given = class_field.is_some();
         let class =
             class_field.and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::GpuClass)));
+        let when = When::read(fields, reader);
         let concurrent = fields.optional("maxConcurrentGpus", reader);
         let per_request = fields.optional("maxGpusPerRequest", reader);
         let longest = fields.optional("maxLeaseDuration", reader);
@@ -76,6 +79,12 @@ impl Spec for Quota {
             reader.problems.at(whole, ProblemCode::MissingField, message, remedy);
         }
         let [concurrent, per_request, longest, idle, reclaims] = limits;
+        if let (Some(when), Some((path, node))) = (&when, idle.as_ref().or(reclaims.as_ref())) {
+            let message =
+                format!("`{path}` of {} is in force always, but the quota has `{}`", reader.label, when.field());
+            let remedy = "put it into a Quota of its own: a schedule limits new leases only";
+            reader.problems.at(node.place, ProblemCode::Contradiction, message, remedy);
+        }
         let concurrent = concurrent.and_then(|(path, node)| reader.gpus_milli(&path, node));
         let per_request = per_request.and_then(|(path, node)| reader.positive_gpus_milli(&path, node));
         let longest = longest.and_then(|(path, node)| reader.positive_duration_ms(&path, node));
@@ -92,6 +101,7 @@ impl Spec for Quota {
             max_lease_duration_ms: longest,
             idle_release_ms: idle,
             max_reclaims: reclaims,
+            when,
         })
     }
 }

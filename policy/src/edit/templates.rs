@@ -41,7 +41,7 @@ pub fn minimal_bundle(trust_domain: &str, institution: &str, maintainer: &str) -
         (format!("institutions/{institution}.yaml"), self::institution(institution, "", maintainer)),
         (format!("tenants/{institution}.yaml"), tenant(institution, "", maintainer, &any)),
     ];
-    BundleSource { files: files.map(|(path, text)| SourceFile { path, text }).into(), commit: None }
+    BundleSource::of_files(files.map(|(path, text)| SourceFile { path, text }).into())
 }
 
 /// An institution with its clusters, separated by commas.

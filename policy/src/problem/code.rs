@@ -48,6 +48,8 @@ pub enum ProblemCode {
     DuplicateName,
     /// A name that no document declares.
     UnknownReference,
+    /// A time zone that the IANA database does not have.
+    UnknownTimeZone,
     /// A CEL selector that cannot be parsed.
     CelSyntax,
     /// A CEL selector that names an attribute, variable or function that does not exist.
@@ -99,6 +101,7 @@ impl ProblemCode {
             Self::Contradiction => "contradiction",
             Self::DuplicateName => "duplicate-name",
             Self::UnknownReference => "unknown-reference",
+            Self::UnknownTimeZone => "unknown-time-zone",
             Self::CelSyntax => "cel-syntax",
             Self::CelUnknownName => "cel-unknown-name",
             Self::CelType => "cel-type",

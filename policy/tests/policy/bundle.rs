@@ -34,6 +34,7 @@ fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<'f> {
         beside_milli: 0,
         delivery: Delivery::Namespace,
         duration_ms: HOUR,
+        notice_ms: None,
         now_ms: NOW,
         in_use: InUse::default(),
     }
@@ -281,7 +282,8 @@ fn the_hash_depends_on_content_and_not_on_order() {
     let mut reversed = files.clone();
     reversed.reverse();
     assert_eq!(load(reversed).unwrap().hash, bundle.hash);
-    let mut with_commit = BundleSource { files: files.clone(), commit: Some("0123abcd".into()) };
+    let mut with_commit =
+        BundleSource { files: files.clone(), commit: Some("0123abcd".into()), ..BundleSource::default() };
     assert_eq!(Bundle::compile(&with_commit).unwrap().hash, bundle.hash);
     with_commit.files[0].text.push_str("# one more comment\n");
     assert_ne!(Bundle::compile(&with_commit).unwrap().hash, bundle.hash);

@@ -24,7 +24,7 @@ fn compiled(source: &BundleSource) -> Bundle {
 
 fn examples() -> BundleSource {
     let files = read_directory(&Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")).unwrap();
-    BundleSource { files, commit: Some("abc".to_owned()) }
+    BundleSource { files, commit: Some("abc".to_owned()), ..BundleSource::default() }
 }
 
 fn text<'s>(source: &'s BundleSource, path: &str) -> &'s str {
@@ -61,6 +61,7 @@ fn an_enrolled_cluster_borrows_from_others_of_its_institution_and_of_other_ones(
             beside_milli: 0,
             delivery: Delivery::Namespace,
             duration_ms: 3_600_000,
+            notice_ms: None,
             now_ms: 1_800_000_000_000,
             in_use: InUse::default(),
         };

@@ -19,6 +19,7 @@ use crate::model::reply::ReplyBody;
 use crate::model::time::Timestamp;
 use crate::scheduler::reclaimer::reclaims_at;
 use crate::state::State;
+use crate::state::notice::schedule_notice;
 use crate::state::transition::IllegalChange;
 
 /// Most effects of a kind that are named; the others are only counted.
@@ -231,6 +232,7 @@ fn denial(state: &State, bundle: &Bundle, spec: &RequestSpec, donor: &ClusterId,
         beside_milli: 0,
         delivery: spec.delivery,
         duration_ms: spec.duration.0,
+        notice_ms: spec.preemptible.map(|_| schedule_notice(bundle, donor).0),
         now_ms: state.log_time.0,
         in_use: InUse::default(),
     });

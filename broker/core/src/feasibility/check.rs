@@ -398,6 +398,7 @@ pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), 
         milli: lease.placement.milli(),
         delivery: lease.delivery,
         duration: term,
+        preemptible: state.requests.get(&lease.request).is_some_and(|request| request.spec.preemptible.is_some()),
     };
     permitted(snapshot.may_borrow(&lease.placement.donor, ask)).map(|_| ()).map_err(|obstacle| denied(&obstacle))
 }

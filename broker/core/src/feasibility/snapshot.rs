@@ -14,6 +14,7 @@ use crate::model::lease::Lease;
 use crate::model::placement::Placement;
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
+use crate::state::notice::schedule_notice;
 use crate::state::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::state::usable::Usable;
 
@@ -78,6 +79,8 @@ pub(crate) struct PolicyQuery<'a> {
     pub(crate) milli: u64,
     pub(crate) delivery: Delivery,
     pub(crate) duration: Millis,
+    /// Whether the lease may be reclaimed with notice at the end of a schedule.
+    pub(crate) preemptible: bool,
 }
 
 impl<'a> PolicyQuery<'a> {
@@ -89,6 +92,7 @@ impl<'a> PolicyQuery<'a> {
             milli,
             delivery: spec.delivery,
             duration: spec.duration,
+            preemptible: spec.preemptible.is_some(),
         }
     }
 }
@@ -276,6 +280,7 @@ impl<'a> Snapshot<'a> {
             beside_milli: self.beside_milli,
             delivery: ask.delivery,
             duration_ms: ask.duration.0,
+            notice_ms: ask.preemptible.then(|| schedule_notice(self.bundle, donor).0),
             now_ms: self.state.log_time.0,
             in_use: self.usage.in_use(ask.tenant, institution, donor.as_str(), ask.class.as_str()),
         })

@@ -1,9 +1,20 @@
 //! The length of a reclaim notice.
 
+use comity_policy::Bundle;
+use comity_types::ClusterId;
+
 use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::Millis;
 use crate::state::State;
+
+/// Time before the notice of a lease that a schedule ends: proposals of reclaims take up to a minute and a half.
+const SCHEDULE_LEAD: Millis = Millis::from_mins(2);
+
+/// Time before the end of a schedule's permission at which a preemptible lease is reclaimed.
+pub(crate) fn schedule_notice(bundle: &Bundle, donor: &ClusterId) -> Millis {
+    Millis(bundle.reclaim_grace_ms(donor.as_str()).saturating_add(SCHEDULE_LEAD.0))
+}
 
 /// The notice that a lease gets when reclaimed for `reason`: the donor's notice period, and for a preemption or a
 /// migration at least the period that the request asks for.

@@ -134,7 +134,7 @@ pub(crate) struct Federation {
 /// The test federation's documents with `to` in place of each `from`.
 pub(crate) fn terms(from: &str, to: &str) -> BundleSource {
     let files = vec![SourceFile { path: "all.yaml".into(), text: POLICY.replace(from, to) }];
-    BundleSource { files, commit: None }
+    BundleSource::of_files(files)
 }
 
 pub(crate) fn cluster(name: &str) -> ClusterId {
@@ -227,7 +227,7 @@ impl Federation {
     }
 
     fn apply_policy(&mut self, files: Vec<SourceFile>) {
-        let source = BundleSource { files, commit: None };
+        let source = BundleSource::of_files(files);
         self.ok(Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: None }));
     }
 

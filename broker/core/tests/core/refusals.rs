@@ -110,7 +110,7 @@ fn a_bundle_that_does_not_compile_changes_nothing() {
     let mut federation = Federation::ready();
     let files = vec![SourceFile { path: "a.yaml".into(), text: "kind: Nonsense".into() }];
     let refusal = federation.refused(Command::ApplyPolicy(ApplyPolicy {
-        source: BundleSource { files, commit: None },
+        source: BundleSource::of_files(files),
         force: false,
         expected_hash: None,
     }));

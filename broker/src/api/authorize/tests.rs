@@ -12,7 +12,7 @@ fn bundle() -> Bundle {
         file.text = file.text.replace("brokerOperators:\n", oscar);
     }
     assert!(files.iter().any(|file| file.text.contains("user/oscar")), "the example names broker operators");
-    Bundle::compile(&comity_policy::BundleSource { files, commit: None }).expect("valid")
+    Bundle::compile(&comity_policy::BundleSource::of_files(files)).expect("valid")
 }
 
 fn user(name: &str) -> Caller {

@@ -59,7 +59,11 @@ pub fn source(bundle: Option<v1::PolicyBundle>) -> Result<BundleSource, Refusal>
     if let Some(pair) = files.windows(2).find(|pair| pair[0].path == pair[1].path) {
         return Err(Refusal::invalid("bundle.files.path", &pair[0].path, "comes twice", "send each file once"));
     }
-    Ok(BundleSource { files, commit: Some(bundle.commit).filter(|commit| !commit.is_empty()) })
+    Ok(BundleSource {
+        files,
+        commit: Some(bundle.commit).filter(|commit| !commit.is_empty()),
+        ..BundleSource::default()
+    })
 }
 
 fn source_file(index: usize, file: v1::PolicyFile) -> Result<SourceFile, Refusal> {

@@ -63,7 +63,7 @@ impl PolicyHandlers {
         let expected_hash = message.expected_hash.take();
         let idempotency = idempotency::of_call(&caller.name(), &key, "ApplyPolicy", &message)?;
         let source = policy::source(message.bundle)?;
-        let bundle = match self.compile(&life, source.clone()).await? {
+        let bundle = match self.compile(&life, source).await? {
             Ok(bundle) => bundle,
             Err(problems) => {
                 return Ok(v1::ApplyPolicyResponse {
@@ -73,7 +73,7 @@ impl PolicyHandlers {
             }
         };
         self.own_trust_domain(&bundle)?;
-        let command = ApplyPolicy { source, force: message.force, expected_hash };
+        let command = ApplyPolicy { source: bundle.source().clone(), force: message.force, expected_hash };
         if message.dry_run {
             let (in_force_hash, effects) = self.effects(&life, command).await?;
             return Ok(v1::ApplyPolicyResponse {

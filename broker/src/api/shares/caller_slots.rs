@@ -122,7 +122,7 @@ mod tests {
     fn bundle() -> Bundle {
         let policy = concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/examples");
         let files = comity_policy::read_directory(std::path::Path::new(policy)).unwrap();
-        Bundle::compile(&comity_policy::BundleSource { files, commit: None }).unwrap()
+        Bundle::compile(&comity_policy::BundleSource::of_files(files)).unwrap()
     }
 
     fn user(name: &str) -> Caller {

@@ -147,7 +147,7 @@ async fn bundle(channel: BrokerChannel) -> Result<Bundle, Failure> {
     let answer = call(PolicyServiceClient::new(channel).get_policy(request)).await?;
     let file = |file: v1::PolicyFile| SourceFile { path: file.path, text: file.text };
     let files = answer.bundle.unwrap_or_default().files;
-    let source = BundleSource { files: files.into_iter().map(file).collect(), commit: None };
+    let source = BundleSource::of_files(files.into_iter().map(file).collect());
     Bundle::compile(&source).map_err(|_| Failure::unavailable("this client is older than the policy"))
 }
 

@@ -33,7 +33,11 @@ pub(crate) async fn bundle_in_force(channel: BrokerChannel) -> Result<BundleInFo
         call(PolicyServiceClient::new(channel).get_policy(request)).await?;
     let bundle = bundle.unwrap_or_default();
     let files = bundle.files.into_iter().map(|file| SourceFile { path: file.path, text: file.text }).collect();
-    let source = BundleSource { files, commit: Some(bundle.commit).filter(|commit| !commit.is_empty()) };
+    let source = BundleSource {
+        files,
+        commit: Some(bundle.commit).filter(|commit| !commit.is_empty()),
+        ..BundleSource::default()
+    };
     Ok(BundleInForce { source, hash })
 }
 

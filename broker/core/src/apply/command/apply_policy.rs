@@ -25,7 +25,7 @@ pub struct ApplyPolicy {
 
 impl ApplyPolicy {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let bundle = Bundle::compile(&self.source).map_err(|problems| {
+        let bundle = Bundle::compile_replicated(&self.source).map_err(|problems| {
             let first = problems.first().map_or_else(String::new, |problem| match problem.file.as_str() {
                 "" => format!(", first: {}", problem.message),
                 file => format!(", first {file}:{}: {}", problem.line, problem.message),

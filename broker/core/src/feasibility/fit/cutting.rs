@@ -373,6 +373,7 @@ fn may_use_device(
         milli: spec.least_milli(),
         delivery: spec.delivery,
         duration: spec.duration,
+        preemptible: spec.preemptible.is_some(),
     };
     spec.origin != *donor
         && (spec.allow_donors.is_empty() || spec.allow_donors.contains(donor))

@@ -5,11 +5,16 @@ use comity_policy::{BorrowFacts, DenyCode, InUse};
 use crate::model::lease::Lease;
 use crate::model::time::Timestamp;
 use crate::state::State;
+use crate::state::notice::schedule_notice;
 
 /// The denial code if policy, at `now`, would lend nothing at all to the tenant of `lease` from its donor. Limits on
-/// amount or duration, and `accepting: false`, affect only new leases.
+/// amount or duration, and `accepting: false`, affect only new leases. A preemptible lease is withdrawn when no more than
+/// its notice is left before a schedule ends its permission.
 pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> Option<&'static str> {
     let bundle = &state.policy.as_ref()?.bundle;
+    // A lease that must run for its whole duration ends before the schedule does.
+    let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
+    let notice_ms = asked.map_or(0, |_| schedule_notice(bundle, &lease.placement.donor).0);
     let decision = bundle.may_borrow(&BorrowFacts {
         tenant: lease.tenant.as_str(),
         origin_cluster: lease.origin.as_str(),
@@ -19,6 +24,7 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
         beside_milli: 0,
         delivery: lease.delivery,
         duration_ms: 1,
+        notice_ms: Some(notice_ms),
         now_ms: now.0,
         in_use: InUse::default(),
     });
@@ -34,7 +40,9 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
         | DenyCode::BorrowerNotServed
         | DenyCode::NoAgreement
         | DenyCode::AgreementNotBegun
-        | DenyCode::AgreementEnded => true,
+        | DenyCode::AgreementEnded
+        | DenyCode::OutsideSchedule
+        | DenyCode::ScheduleEndsTooSoon => true,
         DenyCode::InvalidAmount
         | DenyCode::SameCluster
         | DenyCode::RequestTooLarge

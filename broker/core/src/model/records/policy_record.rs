@@ -44,7 +44,7 @@ impl Serialize for PolicyRecord {
 impl<'de> Deserialize<'de> for PolicyRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let Stored { source, applied_at, applied_by } = Stored::deserialize(deserializer)?;
-        let bundle = Bundle::compile(&source).map_err(|problems| {
+        let bundle = Bundle::compile_replicated(&source).map_err(|problems| {
             serde::de::Error::custom(format!("stored policy bundle does not compile: {} problems", problems.len()))
         })?;
         Ok(Self { bundle: Arc::new(bundle), source: Arc::new(source), applied_at, applied_by })

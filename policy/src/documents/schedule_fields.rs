@@ -1,0 +1,70 @@
+//! Reads the windows and dates of a Schedule.
+
+use std::collections::BTreeSet;
+
+use jiff::Unit;
+use jiff::civil::Date;
+
+use super::schedule::{MINUTES_PER_DAY, MINUTES_PER_WEEK, Window};
+use crate::fields::{FieldReader, Fields};
+use crate::problem::{ProblemCode, shorten};
+use crate::yaml::Node;
+
+/// Days of a window, with the first minute of each from Monday 00:00.
+const DAYS: [(&str, u32); 7] = [
+    ("mon", 0),
+    ("tue", MINUTES_PER_DAY),
+    ("wed", 2 * MINUTES_PER_DAY),
+    ("thu", 3 * MINUTES_PER_DAY),
+    ("fri", 4 * MINUTES_PER_DAY),
+    ("sat", 5 * MINUTES_PER_DAY),
+    ("sun", 6 * MINUTES_PER_DAY),
+];
+
+/// One entry of `windows`: a window for each of its days. One that ends at or before its begin ends on the next day.
+pub(super) fn read_window(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<Vec<Window>> {
+    let mut fields = Fields::open(node, path, reader)?;
+    let days = fields.required("days", reader).map(|(path, node)| {
+        reader.require_items(&path, node, "name at least one day: mon, tue, wed, thu, fri, sat or sun");
+        reader.set(&path, node, |reader, path, node| reader.word(path, node, &DAYS))
+    });
+    let from = fields.required("from", reader).and_then(|(path, node)| read_clock(reader, &path, node, false));
+    let until = fields.required("until", reader).and_then(|(path, node)| read_clock(reader, &path, node, true));
+    fields.finish(reader);
+    let (days, from, until) = (days?, from?, until?);
+    let minutes = if until > from { until - from } else { MINUTES_PER_DAY - from + until };
+    Some(days.into_iter().map(|day| Window { from: (day + from) % MINUTES_PER_WEEK, minutes }).collect())
+}
+
+/// `08:30` in minutes; `24:00` is the end of a day.
+fn read_clock(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node, is_end: bool) -> Option<u32> {
+    let text = reader.scalar(path, node)?;
+    let two = |part: &str| (part.len() == 2).then(|| part.parse::<u8>().ok()).flatten().map(u32::from);
+    let parsed = text.split_once(':').and_then(|(hours, minutes)| Some((two(hours)?, two(minutes)?)));
+    match parsed {
+        Some((hours @ 0..=23, minutes @ 0..=59)) => Some(hours * 60 + minutes),
+        Some((24, 0)) if is_end => Some(MINUTES_PER_DAY),
+        _ => {
+            let message = format!("`{path}: {}` of {} is not a time of day", shorten(text), reader.label);
+            let end = if is_end { "24:00" } else { "23:59" };
+            let remedy = format!("write hours and minutes in quotes, from \"00:00\" to \"{end}\"");
+            reader.problems.at(node.place, ProblemCode::InvalidDate, message, remedy);
+            None
+        }
+    }
+}
+
+/// Dates such as `2026-12-25`, in days since 1970.
+pub(super) fn read_dates(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> BTreeSet<i32> {
+    let dates = reader.set(path, node, |reader, path, node| {
+        let text = reader.scalar(path, node)?;
+        let date = text.parse::<Date>().ok().filter(|_| text.len() == 10);
+        if date.is_none() {
+            let message = format!("`{path}: {}` of {} is not a date", shorten(text), reader.label);
+            reader.problems.at(node.place, ProblemCode::InvalidDate, message, "write it like `2026-12-25`");
+        }
+        date
+    });
+    let day = |date: Date| date.since((Unit::Day, Date::constant(1970, 1, 1))).ok().map(|span| span.get_days());
+    dates.into_iter().filter_map(day).collect()
+}
