@@ -9,12 +9,15 @@ use crate::bundle::Bundle;
 use crate::documents::{AgreementSides, QuotaSubject};
 use crate::limits::{MAX_BUNDLE_BYTES, MAX_DOCUMENTS, MAX_FILE_BYTES, MAX_FILES};
 use crate::problem::{Place, Problem, ProblemCode, Problems, render_problems, shorten};
+use crate::reading::yaml::{ParsedDocument, parse_documents};
 use crate::roles::Roles;
 use crate::source::{BundleSource, SourceFile};
-use crate::yaml::{ParsedDocument, parse_documents};
 
 use draft::Draft;
 use read_document::read_document;
+
+pub(crate) use cross_check::report_unknown;
+pub(crate) use read_document::check_api_version;
 
 mod cross_check;
 mod draft;

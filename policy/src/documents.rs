@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use agreement::{Agreement, AgreementSides};
+pub(crate) use cluster::DELIVERIES;
 pub use cluster::{Cluster, LendTerm, NodeSharing, NvLinkSharing};
 pub use federation::{Defaults, Federation, Limits};
 pub use gpu_class::GpuClass;
@@ -14,9 +15,9 @@ pub use quota::{Quota, QuotaSubject};
 pub use reclaim_limit::ReclaimLimit;
 pub use tenant::{Tenant, TenantRole};
 
-use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::Place;
+use crate::reading::fields::{FieldReader, Fields};
 use crate::source::SourceFile;
 
 mod agreement;

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::documents::{Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Tenant};
-use crate::fields::{Reference, UserIdUse};
 use crate::kind::Kind;
 use crate::problem::Place;
+use crate::reading::fields::{Reference, UserIdUse};
 
 /// All readable documents, and the names that they must agree on.
 #[derive(Default)]

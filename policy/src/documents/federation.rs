@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::{ReclaimLimit, Spec};
-use crate::fields::{FieldReader, Fields};
-use crate::identifiers;
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
+use crate::reading::fields::{FieldReader, Fields};
+use crate::reading::identifiers;
 
 /// Settings of the whole federation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

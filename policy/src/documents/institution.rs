@@ -7,10 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use super::Spec;
-use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
-use crate::yaml::Node;
+use crate::reading::fields::{FieldReader, Fields};
+use crate::reading::yaml::Node;
 
 /// The weight of an institution or tenant without `weight`.
 pub(crate) const DEFAULT_WEIGHT: u32 = 100;

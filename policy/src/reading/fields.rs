@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use comity_types::is_printable_text;
 
 use crate::amounts::{self, AmountError};
-use crate::identifiers;
 use crate::kind::Kind;
 use crate::limits::{MAX_LIST_ITEMS, MAX_TEXT_CHARS, MIN_IDLE_RELEASE_MS};
+use crate::problem::suggest::did_you_mean;
 use crate::problem::{Place, ProblemCode, Problems, shorten};
-use crate::suggest::did_you_mean;
-use crate::yaml::{Node, Value};
+use crate::reading::identifiers;
+use crate::reading::yaml::{Node, Value};
 
 /// The kind of object that a name in a document refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -194,8 +194,39 @@ impl<'c, 's> FieldReader<'c, 's> {
         }
     }
 
+    /// A time, or a date as its first millisecond, in milliseconds since 1970.
+    pub(crate) fn start_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, ProblemCode::InvalidDate, amounts::parse_start_ms)
+    }
+
+    /// A time, or a date as its last millisecond, in milliseconds since 1970.
+    pub(crate) fn end_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, ProblemCode::InvalidDate, amounts::parse_end_ms)
+    }
+
+    /// A price in milli-credits.
+    pub(crate) fn credits_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, ProblemCode::InvalidQuantity, amounts::parse_credits_milli)
+    }
+
+    /// A Kubernetes quantity, by a function of [`amounts::quantity`].
+    pub(crate) fn quantity(&mut self, path: &str, node: &Node, parse: fn(&str) -> Option<u64>) -> Option<u64> {
+        let text = self.scalar(path, node)?;
+        let value = parse(text);
+        if value.is_none() {
+            let message = format!("`{path}: {}` of {} is not a quantity", shorten(text), self.label);
+            self.problems.at(
+                node.place,
+                ProblemCode::InvalidQuantity,
+                message,
+                "write it like `64`, `500m` or `512Gi`",
+            );
+        }
+        value
+    }
+
     /// An amount, parsed by a function of [`amounts`].
-    pub(crate) fn amount<T>(
+    fn amount<T>(
         &mut self,
         path: &str,
         node: &Node,

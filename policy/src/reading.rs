@@ -1,0 +1,5 @@
+//! Reads documents: YAML text to nodes, nodes to typed fields.
+
+pub(crate) mod fields;
+pub(crate) mod identifiers;
+pub(crate) mod yaml;
