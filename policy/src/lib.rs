@@ -29,6 +29,7 @@ mod problem;
 mod reading;
 mod roles;
 mod scenarios;
+mod schema;
 mod selector;
 mod source;
 mod warnings;
@@ -52,5 +53,6 @@ pub use scenarios::{
     AskedPreemption, AskedRequest, AskedShare, Citation, Expected, ExpectedDecision, ExpectedReason, ExpectedReclaim,
     GivenCluster, GivenDevice, GivenLease, GivenNode, GivenSharing, Scenario, TEST_KIND, WaitingRequest, read_tests,
 };
+pub use schema::{policy_schema, schema, schema_kinds};
 pub use selector::{Selector, compile_selector};
 pub use source::{BundleSource, SourceFile};

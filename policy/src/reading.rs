@@ -2,4 +2,5 @@
 
 pub(crate) mod fields;
 pub(crate) mod identifiers;
+pub(crate) mod shapes;
 pub(crate) mod yaml;

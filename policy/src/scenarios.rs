@@ -5,6 +5,7 @@
 pub use asked::{AskedPreemption, AskedRequest, AskedShare};
 pub use expected::{Citation, Expected, ExpectedDecision, ExpectedReason, ExpectedReclaim};
 pub use given::{GivenCluster, GivenDevice, GivenLease, GivenNode, GivenSharing, WaitingRequest};
+pub(crate) use read_tests::read_file;
 pub use read_tests::{TEST_KIND, read_tests};
 
 mod asked;

@@ -11,5 +11,7 @@ mod fuzz;
 mod properties;
 #[path = "policy/reclaims.rs"]
 mod reclaims;
+#[path = "policy/schemas.rs"]
+mod schemas;
 #[path = "policy/warnings.rs"]
 mod warnings;

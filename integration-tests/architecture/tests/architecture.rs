@@ -50,10 +50,7 @@ const CRATES: [(&str, &[&str]); 22] = [
         ],
     ),
     ("integration-tests/testkit", &[]),
-    (
-        "cli",
-        &["types", "proto", "policy", "policy-test", "runtime", "agent-model", "agent", "broker", "testkit"],
-    ),
+    ("cli", &["types", "proto", "policy", "policy-test", "runtime", "agent-model", "agent", "broker", "testkit"]),
     ("integration-tests/architecture", &[]),
     ("integration-tests/docs", &[]),
     ("integration-tests/fuzz", &[]),

@@ -176,9 +176,8 @@ fn read_node(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Optio
     let gpus = fields.required("gpus", reader).and_then(|(path, node)| reader.number(&path, node, 1, MAX_NODE_GPUS));
     let device = read_device(&mut fields, reader);
     let sharing = read_sharing(&mut fields, reader);
-    let most = gpus.unwrap_or(MAX_NODE_GPUS);
-    let local = fields.optional("localUse", reader).and_then(|(path, node)| reader.number(&path, node, 0, most));
-    let unhealthy = fields.optional("unhealthy", reader).and_then(|(path, node)| reader.number(&path, node, 0, most));
+    let local = read_part("localUse", gpus, &mut fields, reader);
+    let unhealthy = read_part("unhealthy", gpus, &mut fields, reader);
     let cpu = fields.optional("cpu", reader).and_then(|(path, node)| reader.quantity(&path, node, milli_floor));
     let memory = fields.optional("memory", reader).and_then(|(path, node)| reader.quantity(&path, node, ones_floor));
     fields.finish(reader);
@@ -193,6 +192,22 @@ fn read_node(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Optio
         cpu_milli: cpu.unwrap_or(DEFAULT_CPU_MILLI),
         memory_mib: memory.map_or(DEFAULT_MEMORY_MIB, |bytes| bytes / MIB),
     })
+}
+
+/// A number of the node's GPUs.
+fn read_part(
+    name: &'static str,
+    gpus: Option<u64>,
+    fields: &mut Fields<'_>,
+    reader: &mut FieldReader<'_, '_>,
+) -> Option<u64> {
+    let (path, node) = fields.optional(name, reader)?;
+    let part = reader.number(&path, node, 0, MAX_NODE_GPUS)?;
+    if let Some(gpus) = gpus.filter(|gpus| part > *gpus) {
+        let message = format!("`{path}: {part}` of {} is more than the {gpus} GPUs of the node", reader.label);
+        reader.problems.at(node.place, ProblemCode::Contradiction, message, "lower it, or give the node more `gpus`");
+    }
+    Some(part)
 }
 
 /// The attributes that the fields give, in place of the known ones of the product.
