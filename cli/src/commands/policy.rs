@@ -1,4 +1,4 @@
-//! `comity policy`: check, test, apply and show policy bundles.
+//! `comity policy`: check, test, apply and show policy bundles, and their schemas.
 
 use std::path::PathBuf;
 
@@ -13,11 +13,13 @@ mod edit_in_force;
 mod git;
 mod junit;
 mod save;
+mod schema;
 mod test;
 
 pub use apply::PolicyApplyArgs;
 pub(crate) use apply::{BundleToApply, apply};
 pub(crate) use edit_in_force::{bundle_in_force, edit_in_force};
+pub use schema::PolicySchemaArgs;
 pub use test::PolicyTestArgs;
 
 use self::bad_bundle::{bad_bundle, unreadable};
@@ -54,6 +56,8 @@ pub enum PolicyCommand {
     Check(PolicyCheckArgs),
     /// Run the tests beside a policy, without a broker
     Test(PolicyTestArgs),
+    /// Print the JSON Schemas of the documents, for editors
+    Schema(PolicySchemaArgs),
     /// Apply a directory of policy documents
     Apply(PolicyApplyArgs),
     /// Show the bundle in force
@@ -96,6 +100,7 @@ impl PolicyCommand {
                 check_outcome(&checked)
             }
             Self::Test(args) => args.run(session),
+            Self::Schema(args) => args.run(session),
             Self::Apply(args) => args.run(session).await,
             Self::Show(args) => {
                 let mut client = PolicyServiceClient::new(session.channel()?);
