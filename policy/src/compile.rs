@@ -65,13 +65,15 @@ impl TryFrom<BundleSource> for Bundle {
     }
 }
 
-fn compile(mut source: BundleSource) -> Result<Bundle, Vec<Problem>> {
-    for file in &mut source.files {
-        // Editors on Windows begin a file with this invisible mark.
-        if let Some(text) = file.text.strip_prefix(BYTE_ORDER_MARK) {
-            file.text = text.to_owned();
-        }
+/// Drops the invisible mark with which editors on Windows begin a file.
+pub(crate) fn drop_byte_order_mark(file: &mut SourceFile) {
+    if let Some(text) = file.text.strip_prefix(BYTE_ORDER_MARK) {
+        file.text = text.to_owned();
     }
+}
+
+fn compile(mut source: BundleSource) -> Result<Bundle, Vec<Problem>> {
+    source.files.iter_mut().for_each(drop_byte_order_mark);
     source.files.sort();
     let (draft, problems) = {
         let mut problems = Problems::new(&source.files);

@@ -5,7 +5,7 @@ use super::asked::AskedRequest;
 use super::expected::Expected;
 use super::given::Given;
 use crate::bundle::Bundle;
-use crate::compile::{check_api_version, report_unknown};
+use crate::compile::{check_api_version, drop_byte_order_mark, report_unknown};
 use crate::kind::Kind;
 use crate::limits::{MAX_SCENARIOS, MAX_TEXT_CHARS};
 use crate::problem::{Place, Problem, ProblemCode, Problems, shorten};
@@ -21,7 +21,9 @@ pub const TEST_KIND: &str = "PolicyTest";
 /// # Errors
 /// All problems of all files, by file and line.
 pub fn read_tests(files: &[SourceFile], bundle: &Bundle) -> Result<Vec<Scenario>, Vec<Problem>> {
-    let mut problems = Problems::new(files);
+    let mut files = files.to_vec();
+    files.iter_mut().for_each(drop_byte_order_mark);
+    let mut problems = Problems::new(&files);
     let mut scenarios = Vec::new();
     for (index, file) in files.iter().enumerate() {
         for document in parse_documents(index, &file.text, &mut problems) {
