@@ -4,7 +4,8 @@
 
 pub use asked::{AskedPreemption, AskedRequest, AskedShare};
 pub use expected::{Citation, Expected, ExpectedDecision, ExpectedReason, ExpectedReclaim};
-pub use given::{GivenCluster, GivenDevice, GivenLease, GivenNode, GivenSharing, WaitingRequest};
+pub use given::{GivenCluster, GivenLease, GivenNode, GivenSharing, WaitingRequest};
+pub use products::GivenDevice;
 pub(crate) use read_tests::read_file;
 pub use read_tests::{TEST_KIND, read_tests};
 

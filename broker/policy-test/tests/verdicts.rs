@@ -17,7 +17,10 @@ spec: {displayName: Both, contact: "ops@both.example", clusters: [west, north]}
 apiVersion: policy.comity.dev/v1
 kind: Cluster
 metadata: {name: north}
-spec: {institution: both, lends: [{classes: [big]}], reclaimGrace: 10m}
+spec:
+  institution: both
+  lends: [{classes: [big]}]
+  reclaimGrace: 10m
 ---
 apiVersion: policy.comity.dev/v1
 kind: GpuClass

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use comity_types::Delivery;
 
 use super::asked::AskedRequest;
-use super::products;
+use super::products::{self, GivenDevice};
 use crate::amounts::quantity::{milli_floor, ones_floor};
 use crate::documents::DELIVERIES;
 use crate::problem::suggest::did_you_mean;
@@ -55,21 +55,6 @@ pub struct GivenNode {
     pub cpu_milli: u64,
     /// `memory` of each, in MiB.
     pub memory_mib: u64,
-}
-
-/// Attributes of a GPU, as selectors see them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenDevice {
-    /// `product`.
-    pub product: String,
-    /// `architecture`.
-    pub architecture: String,
-    /// `memoryMiB`.
-    pub memory_mib: u64,
-    /// `computeCapability`.
-    pub compute_capability: String,
-    /// `driverVersion`.
-    pub driver_version: String,
 }
 
 /// How a GPU may be shared.

@@ -1,6 +1,19 @@
 //! Attributes of well-known GPUs, so that scenarios need only name the product.
 
-use super::given::GivenDevice;
+/// Attributes of a GPU, as selectors see them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenDevice {
+    /// `product`.
+    pub product: String,
+    /// `architecture`.
+    pub architecture: String,
+    /// `memoryMiB`.
+    pub memory_mib: u64,
+    /// `computeCapability`.
+    pub compute_capability: String,
+    /// `driverVersion`.
+    pub driver_version: String,
+}
 
 /// Product name as GPU Feature Discovery writes it, architecture, memory in MiB, CUDA compute capability.
 const PRODUCTS: [(&str, &str, u64, &str); 16] = [
