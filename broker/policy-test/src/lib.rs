@@ -1,7 +1,7 @@
 //! Runs the scenarios beside a policy.
 //!
-//! Each scenario gets a [`State`](comity_core::State) of its own. It changes only by log entries, as a broker's does, and
-//! the broker's scheduler plans for it. This crate decides nothing itself.
+//! Each scenario gets a [`State`](comity_core::State) of its own. It changes only by log entries, as a broker's does,
+//! and the broker's scheduler plans for it. This crate decides nothing itself.
 //!
 //! ```text
 //! BundleSource ──▶ ScenarioRunner (policy in force) ──▶ per scenario: clusters join and offer, leases begin,
