@@ -20,6 +20,8 @@ mod kept;
 mod policy_changes;
 #[path = "cli/policy_check.rs"]
 mod policy_check;
+#[path = "cli/policy_test.rs"]
+mod policy_test;
 #[path = "cli/terminal.rs"]
 mod terminal;
 

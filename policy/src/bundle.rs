@@ -1,5 +1,6 @@
 //! A compiled bundle: one version of all policy documents, and look-ups in it.
 
+mod lookup;
 mod reclaim_rules;
 
 use std::collections::BTreeMap;

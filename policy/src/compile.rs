@@ -9,13 +9,16 @@ use crate::bundle::Bundle;
 use crate::documents::{AgreementSides, QuotaSubject};
 use crate::limits::{MAX_BUNDLE_BYTES, MAX_DOCUMENTS, MAX_FILE_BYTES, MAX_FILES};
 use crate::problem::{Place, Problem, ProblemCode, Problems, render_problems, shorten};
+use crate::reading::yaml::{ParsedDocument, parse_documents};
 use crate::roles::Roles;
 use crate::source::{BundleSource, SourceFile};
-use crate::yaml::{ParsedDocument, parse_documents};
 
 use draft::Draft;
 use read_document::read_document;
 use resolve_zones::{ZoneSource, resolve_zones};
+
+pub(crate) use cross_check::report_unknown;
+pub(crate) use read_document::check_api_version;
 
 mod cross_check;
 mod draft;
@@ -74,13 +77,15 @@ impl TryFrom<BundleSource> for Bundle {
     }
 }
 
-fn compile(mut source: BundleSource, zones: ZoneSource) -> Result<Bundle, Vec<Problem>> {
-    for file in &mut source.files {
-        // Editors on Windows begin a file with this invisible mark.
-        if let Some(text) = file.text.strip_prefix(BYTE_ORDER_MARK) {
-            file.text = text.to_owned();
-        }
+/// Drops the invisible mark with which editors on Windows begin a file.
+pub(crate) fn drop_byte_order_mark(file: &mut SourceFile) {
+    if let Some(text) = file.text.strip_prefix(BYTE_ORDER_MARK) {
+        file.text = text.to_owned();
     }
+}
+
+fn compile(mut source: BundleSource, zones: ZoneSource) -> Result<Bundle, Vec<Problem>> {
+    source.files.iter_mut().for_each(drop_byte_order_mark);
     source.files.sort();
     let (draft, zones, problems) = {
         let mut problems = Problems::new(&source.files);

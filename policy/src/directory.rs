@@ -44,6 +44,15 @@ pub enum ReadError {
         /// The counted items.
         unit: &'static str,
     },
+    /// A directory without tests.
+    #[error(
+        "{path} has no *.test.yaml file; write one beside the policy files: docs/policy.md shows how",
+        path = .path.display()
+    )]
+    NoTests {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A directory without policy files.
     #[error(
         "{path} has no *.yaml or *.yml file; name the directory that has the Federation document",
@@ -70,12 +79,13 @@ pub struct Scan {
 /// # Errors
 /// [`ReadError`], naming the path.
 pub fn scan_directory(path: &Path) -> Result<Scan, ReadError> {
-    let mut reader = DirectoryReader::read(path)?;
+    let mut reader = DirectoryReader::read(path, Wanted::Policy)?;
     reader.problems.sort();
     Ok(Scan { files: reader.files, problems: reader.problems })
 }
 
-/// Reads all `*.yaml` and `*.yml` files below a directory, sorted by path. `path` may also be a single file.
+/// Reads all `*.yaml` and `*.yml` files below a directory, sorted by path, but for [tests](read_test_files). `path` may
+/// also be a single file.
 ///
 /// Skips names that begin with `.` (`.git`, and `..data` of a mounted ConfigMap). Follows a link to a file within the
 /// directory, as a mounted ConfigMap has them.
@@ -83,14 +93,36 @@ pub fn scan_directory(path: &Path) -> Result<Scan, ReadError> {
 /// # Errors
 /// [`ReadError`], naming the path.
 pub fn read_directory(path: &Path) -> Result<Vec<SourceFile>, ReadError> {
-    let reader = DirectoryReader::read(path)?;
-    match reader.not_text.into_iter().min() {
-        Some(path) => Err(ReadError::NotText { path }),
-        None => Ok(reader.files),
+    DirectoryReader::read(path, Wanted::Policy)?.text_files()
+}
+
+/// Reads all `*.test.yaml` and `*.test.yml` files below a directory, sorted by path. They are no part of its bundle.
+///
+/// # Errors
+/// [`ReadError`], naming the path.
+pub fn read_test_files(path: &Path) -> Result<Vec<SourceFile>, ReadError> {
+    DirectoryReader::read(path, Wanted::Tests)?.text_files()
+}
+
+/// The files that a reader collects.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    /// Those of the bundle.
+    Policy,
+    /// Those with tests.
+    Tests,
+}
+
+impl Wanted {
+    fn takes(self, name: &str) -> bool {
+        let is_test = name.ends_with(".test.yaml") || name.ends_with(".test.yml");
+        let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml");
+        is_yaml && is_test == (self == Self::Tests)
     }
 }
 
 struct DirectoryReader {
+    wanted: Wanted,
     root: PathBuf,
     files: Vec<SourceFile>,
     /// Paths on disk of the files that are not text.
@@ -100,10 +132,16 @@ struct DirectoryReader {
 }
 
 impl DirectoryReader {
-    fn read(path: &Path) -> Result<Self, ReadError> {
+    fn read(path: &Path, wanted: Wanted) -> Result<Self, ReadError> {
         let root = path.canonicalize().map_err(|source| ReadError::Io { path: path.to_owned(), source })?;
-        let mut reader =
-            Self { root: root.clone(), files: Vec::new(), not_text: Vec::new(), problems: Vec::new(), total_bytes: 0 };
+        let mut reader = Self {
+            wanted,
+            root: root.clone(),
+            files: Vec::new(),
+            not_text: Vec::new(),
+            problems: Vec::new(),
+            total_bytes: 0,
+        };
         if root.is_file() {
             let name = root
                 .file_name()
@@ -114,10 +152,22 @@ impl DirectoryReader {
             reader.read_folder(&root, "", 0)?;
         }
         if reader.files.is_empty() {
-            return Err(ReadError::Empty { path: path.to_owned() });
+            let path = path.to_owned();
+            return Err(match wanted {
+                Wanted::Policy => ReadError::Empty { path },
+                Wanted::Tests => ReadError::NoTests { path },
+            });
         }
         reader.files.sort();
         Ok(reader)
+    }
+
+    /// The files, unless one is not text.
+    fn text_files(self) -> Result<Vec<SourceFile>, ReadError> {
+        match self.not_text.into_iter().min() {
+            Some(path) => Err(ReadError::NotText { path }),
+            None => Ok(self.files),
+        }
     }
 
     fn read_folder(&mut self, folder: &Path, prefix: &str, depth: usize) -> Result<(), ReadError> {
@@ -136,20 +186,20 @@ impl DirectoryReader {
             if name.starts_with('.') {
                 continue;
             }
-            let is_policy = name.ends_with(".yaml") || name.ends_with(".yml");
+            let is_wanted = self.wanted.takes(&name);
             let bundle_path = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
             let kind = entry.file_type().map_err(|source| ReadError::Io { path: path.clone(), source })?;
             if kind.is_dir() {
                 self.read_folder(&path, &bundle_path, depth + 1)?;
-            } else if kind.is_file() && is_policy {
+            } else if kind.is_file() && is_wanted {
                 self.read_file(&path, bundle_path)?;
             } else if kind.is_symlink() {
                 let target = path.canonicalize().map_err(|source| ReadError::Io { path: path.clone(), source })?;
                 // Skipping a folder silently would leave its policy out of the bundle.
-                if target.is_dir() || (is_policy && !target.starts_with(&self.root)) {
+                if target.is_dir() || (is_wanted && !target.starts_with(&self.root)) {
                     return Err(ReadError::Link { path });
                 }
-                if is_policy {
+                if is_wanted {
                     self.read_file(&target, bundle_path)?;
                 }
             }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use agreement::{Agreement, AgreementSides};
+pub(crate) use cluster::DELIVERIES;
 pub use cluster::{Cluster, LendTerm, NodeSharing, NvLinkSharing};
 pub use federation::{Defaults, Federation, Limits};
 pub use gpu_class::GpuClass;
@@ -16,9 +17,9 @@ pub use schedule::{Schedule, Window};
 pub use tenant::{Tenant, TenantRole};
 pub use when::When;
 
-use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::Place;
+use crate::reading::fields::{FieldReader, Fields};
 use crate::source::SourceFile;
 
 mod agreement;

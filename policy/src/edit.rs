@@ -4,10 +4,10 @@
 use crate::bundle::Bundle;
 use crate::compile::InvalidBundle;
 use crate::documents::{AgreementSides, Document, SourceLocation, TenantRole};
-use crate::identifiers;
 use crate::problem::Problem;
+use crate::problem::nearest;
+use crate::reading::identifiers;
 use crate::source::{BundleSource, SourceFile};
-use crate::suggest::nearest;
 
 mod insert_item;
 mod templates;

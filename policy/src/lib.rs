@@ -3,7 +3,7 @@
 //! Compiles policy documents to a bundle that decides who may borrow which GPUs from whom, how many and for how long.
 //!
 //! ```text
-//! YAML files ──▶ yaml (nodes) ──▶ documents (typed) ──▶ compile::cross_check ──▶ Bundle
+//! YAML files ──▶ reading (nodes) ──▶ documents (typed) ──▶ compile::cross_check ──▶ Bundle
 //!                     └── every problem of every file, at once ──┘                  │
 //!                          BorrowFacts, DeviceFacts, user id ──▶ decisions ◀────────┘
 //! ```
@@ -18,31 +18,30 @@
 mod amounts;
 mod borrow;
 mod bundle;
+mod calendar;
 mod compile;
 mod device;
 mod directory;
 mod documents;
 mod edit;
-mod fields;
-mod identifiers;
 mod kind;
 pub mod limits;
-mod phase;
 mod problem;
+mod reading;
 mod roles;
+mod scenarios;
+mod schema;
 mod selector;
 mod source;
-mod suggest;
 mod warnings;
-mod yaml;
-mod zones;
 
 pub use amounts::{quantity, show_duration, show_gpus};
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, UsageTable};
 pub use bundle::{Bundle, ReclaimRule, ReclaimScope, ReclaimedLease};
+pub use calendar::{Phase, ZoneRules, Zones};
 pub use compile::{InvalidBundle, load};
 pub use device::{DeviceFacts, is_mig_profile};
-pub use directory::{ReadError, Scan, read_directory, scan_directory};
+pub use directory::{ReadError, Scan, read_directory, read_test_files, scan_directory};
 pub use documents::{
     Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, Institution, LendTerm,
     Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Schedule, SourceLocation,
@@ -50,10 +49,12 @@ pub use documents::{
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
 pub use kind::{API_VERSION, Kind};
-pub use phase::Phase;
-pub use problem::{Problem, ProblemCode, render_problems};
+pub use problem::{Problem, ProblemCode, nearest, render_problems};
 pub use roles::Roles;
+pub use scenarios::{
+    AskedPreemption, AskedRequest, AskedShare, Citation, Expected, ExpectedDecision, ExpectedReason, ExpectedReclaim,
+    GivenCluster, GivenDevice, GivenLease, GivenNode, GivenSharing, Scenario, TEST_KIND, WaitingRequest, read_tests,
+};
+pub use schema::{policy_schema, schema, schema_kinds};
 pub use selector::{Selector, compile_selector};
 pub use source::{BundleSource, SourceFile};
-pub use suggest::nearest;
-pub use zones::{ZoneRules, Zones};

@@ -8,6 +8,8 @@ pub const MAX_FILE_BYTES: usize = 1024 * 1024;
 pub const MAX_BUNDLE_BYTES: usize = 2 * 1024 * 1024;
 /// Documents in one bundle.
 pub const MAX_DOCUMENTS: usize = 10_000;
+/// Scenarios in the tests of one directory.
+pub const MAX_SCENARIOS: usize = 10_000;
 /// Problems reported at once; more would be noise.
 pub const MAX_PROBLEMS: usize = 200;
 /// Nesting of lists and mappings in one document. The deepest field of any kind is at level 5.

@@ -8,11 +8,13 @@ pub use code::ProblemCode;
 pub(crate) use collector::Problems;
 pub(crate) use excerpt::shorten;
 pub(crate) use place::{Place, to_u32};
+pub use suggest::nearest;
 
 mod code;
 mod collector;
 mod excerpt;
 mod place;
+pub(crate) mod suggest;
 
 /// An error or a warning about a bundle. [`Display`](fmt::Display) renders it with the source line and a caret.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, thiserror::Error)]

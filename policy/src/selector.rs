@@ -13,7 +13,7 @@ use serde::{Serialize, Serializer};
 use crate::device::{ATTRIBUTES, AttributeValue, DeviceFacts};
 use crate::limits::{MAX_SELECTOR_BYTES, MAX_SELECTOR_DEPTH};
 use crate::problem::{Place, Problem, ProblemCode, shorten};
-use crate::yaml::place_within;
+use crate::reading::yaml::place_within;
 
 use error::SelectorError;
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::zones::Zones;
+use crate::calendar::zones::Zones;
 
 /// One policy file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -13,5 +13,7 @@ mod properties;
 mod reclaims;
 #[path = "policy/schedules.rs"]
 mod schedules;
+#[path = "policy/schemas.rs"]
+mod schemas;
 #[path = "policy/warnings.rs"]
 mod warnings;

@@ -1,4 +1,4 @@
-//! `comity policy`: check, apply and show policy bundles.
+//! `comity policy`: check, test, apply and show policy bundles, and their schemas.
 
 use std::path::PathBuf;
 
@@ -11,11 +11,16 @@ mod apply;
 mod bad_bundle;
 mod edit_in_force;
 mod git;
+mod junit;
 mod save;
+mod schema;
+mod test;
 
 pub use apply::PolicyApplyArgs;
 pub(crate) use apply::{BundleToApply, apply};
 pub(crate) use edit_in_force::{bundle_in_force, edit_in_force};
+pub use schema::PolicySchemaArgs;
+pub use test::PolicyTestArgs;
 
 use self::bad_bundle::{bad_bundle, unreadable};
 use self::save::save;
@@ -42,11 +47,17 @@ Examples:
 
 /// `comity policy`.
 #[derive(Debug, Subcommand)]
-#[command(after_help = "Examples:\n  comity policy check policy/\n  comity policy apply policy/\n")]
+#[command(
+    after_help = "Examples:\n  comity policy check policy/\n  comity policy test policy/\n  comity policy apply policy/\n"
+)]
 pub enum PolicyCommand {
     /// Check a directory of policy documents, without a broker
     #[command(after_help = CHECK_EXAMPLES)]
     Check(PolicyCheckArgs),
+    /// Run the tests beside a policy, without a broker
+    Test(PolicyTestArgs),
+    /// Print the JSON Schemas of the documents, for editors
+    Schema(PolicySchemaArgs),
     /// Apply a directory of policy documents
     Apply(PolicyApplyArgs),
     /// Show the bundle in force
@@ -88,6 +99,8 @@ impl PolicyCommand {
                 session.print(&checked)?;
                 check_outcome(&checked)
             }
+            Self::Test(args) => args.run(session),
+            Self::Schema(args) => args.run(session),
             Self::Apply(args) => args.run(session).await,
             Self::Show(args) => {
                 let mut client = PolicyServiceClient::new(session.channel()?);

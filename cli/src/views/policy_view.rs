@@ -1,6 +1,7 @@
 //! Policy bundles: checked, applied, in force.
 
 mod policy_effects;
+mod policy_tests;
 
 use comity_proto::v1;
 use serde::Serialize;
@@ -10,6 +11,7 @@ use crate::output::{Answer, Column, Sheet, columns, fields};
 use crate::units::age;
 
 pub use policy_effects::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEffect};
+pub use policy_tests::{ExpectedDifference, PolicyTested, ScenarioResult};
 
 /// One problem or warning of a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -15,11 +15,12 @@ const CORE: &[&str] = &["collections", "model", "state", "feasibility", "apply",
 const BROKER: &[&str] = &["replication", "storage", "eligibility", "transport", "group", "api"];
 
 /// The crates that each crate may depend on, besides those of others. Tests may use more.
-const CRATES: [(&str, &[&str]); 21] = [
+const CRATES: [(&str, &[&str]); 22] = [
     ("proto/types", &[]),
     ("proto", &["types"]),
     ("policy", &["types"]),
     ("broker/core", &["types", "policy"]),
+    ("broker/policy-test", &["types", "policy", "core"]),
     ("runtime", &["types"]),
     ("broker", &["types", "policy", "core", "proto", "runtime"]),
     ("agent/model", &["types", "proto", "runtime"]),
@@ -49,7 +50,7 @@ const CRATES: [(&str, &[&str]); 21] = [
         ],
     ),
     ("integration-tests/testkit", &[]),
-    ("cli", &["types", "proto", "policy", "runtime", "agent-model", "agent", "broker", "testkit"]),
+    ("cli", &["types", "proto", "policy", "policy-test", "runtime", "agent-model", "agent", "broker", "testkit"]),
     ("integration-tests/architecture", &[]),
     ("integration-tests/docs", &[]),
     ("integration-tests/fuzz", &[]),
@@ -73,7 +74,7 @@ const CRATES: [(&str, &[&str]); 21] = [
 ];
 
 /// Crates without clocks, randomness and I/O, and the libraries that would bring them in.
-const PURE: [&str; 3] = ["proto/types", "policy", "broker/core"];
+const PURE: [&str; 4] = ["proto/types", "policy", "broker/core", "broker/policy-test"];
 const IMPURE: [&str; 10] =
     ["tokio", "futures", "tonic", "prost", "kube", "openraft", "rand", "getrandom", "time", "tracing"];
 

@@ -4,8 +4,8 @@ use super::denials::{CheckResult, deny};
 use super::{BorrowFacts, DenyCode};
 use crate::amounts::{show_duration, show_time};
 use crate::bundle::Bundle;
+use crate::calendar::Phase;
 use crate::documents::{DocRef, When};
-use crate::phase::Phase;
 
 impl Bundle {
     /// The phase of `during` or `outside` at a time in milliseconds since 1970; `None` if the bundle lacks the schedule,

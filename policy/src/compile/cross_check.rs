@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::Draft;
 use crate::amounts::show_duration;
-use crate::fields::Target;
 use crate::kind::Kind;
+use crate::problem::nearest;
 use crate::problem::{ProblemCode, Problems};
-use crate::suggest::nearest;
+use crate::reading::fields::{Reference, Target};
 
 /// Reports every contradiction between documents.
 pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
@@ -112,27 +112,31 @@ fn check_references(draft: &Draft, problems: &mut Problems<'_>) {
         if found || problems.is_full() {
             continue;
         }
-        let (known, noun): (Vec<&str>, &str) = match reference.target {
-            Target::Document(kind) => (
-                draft.declared.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.as_str()).collect(),
-                kind.as_str(),
-            ),
-            Target::EnrolledCluster => (enrolled.iter().copied().collect(), "enrolled cluster"),
-        };
-        let remedy = match (nearest(&reference.name, known), reference.target) {
-            (Some(near), _) => format!("did you mean `{near}`?"),
-            (None, Target::Document(kind)) => {
-                format!("add a document of kind {kind} with this name, or remove the reference")
+        let known: Vec<&str> = match reference.target {
+            Target::Document(kind) => {
+                draft.declared.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.as_str()).collect()
             }
-            (None, Target::EnrolledCluster) => "add it to `clusters` of its Institution, or remove it here".to_owned(),
+            Target::EnrolledCluster => enrolled.iter().copied().collect(),
         };
-        problems.at(
-            reference.place,
-            ProblemCode::UnknownReference,
-            format!("there is no {noun} `{}`", reference.name),
-            remedy,
-        );
+        report_unknown(reference, known, problems);
     }
+}
+
+/// Reports a reference to a name that is none of `known`.
+pub(crate) fn report_unknown(reference: &Reference, known: Vec<&str>, problems: &mut Problems<'_>) {
+    let remedy = match (nearest(&reference.name, known), reference.target) {
+        (Some(near), _) => format!("did you mean `{near}`?"),
+        (None, Target::Document(kind)) => {
+            format!("add a document of kind {kind} with this name, or remove the reference")
+        }
+        (None, Target::EnrolledCluster) => "add it to `clusters` of its Institution, or remove it here".to_owned(),
+    };
+    let noun = match reference.target {
+        Target::Document(kind) => kind.as_str(),
+        Target::EnrolledCluster => "enrolled cluster",
+    };
+    let message = format!("there is no {noun} `{}`", reference.name);
+    problems.at(reference.place, ProblemCode::UnknownReference, message, remedy);
 }
 
 fn check_trust_domains(draft: &Draft, problems: &mut Problems<'_>) {

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::documents::{
     Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Schedule, Tenant,
 };
-use crate::fields::{Reference, UserIdUse, ZoneUse};
 use crate::kind::Kind;
 use crate::problem::Place;
+use crate::reading::fields::{Reference, UserIdUse, ZoneUse};
 
 /// All readable documents, and the names that they must agree on.
 #[derive(Default)]

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::draft::Draft;
 use crate::documents::{Document, Federation, Spec};
-use crate::fields::{FieldReader, Fields};
-use crate::identifiers;
 use crate::kind::{API_VERSION, Kind};
+use crate::problem::suggest::did_you_mean;
 use crate::problem::{Place, ProblemCode, Problems, shorten};
-use crate::suggest::did_you_mean;
-use crate::yaml::Node;
+use crate::reading::fields::{FieldReader, Fields};
+use crate::reading::identifiers;
+use crate::reading::yaml::Node;
 
 /// Reads a document into the draft and reports its problems.
 pub(super) fn read_document(node: &Node, draft: &mut Draft, problems: &mut Problems<'_>) {
@@ -90,7 +90,8 @@ fn read_header_and_spec(node: &Node, draft: &mut Draft, reader: &mut FieldReader
     }
 }
 
-fn check_api_version(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) {
+/// Reads `apiVersion` and reports any other than the known one.
+pub(crate) fn check_api_version(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) {
     if let Some((path, version)) = fields.required("apiVersion", reader)
         && let Some(text) = reader.scalar(&path, version)
         && text != API_VERSION

@@ -1,10 +1,10 @@
 //! Finds the offsets of the time zones that the documents name.
 
-use crate::fields::ZoneUse;
+use crate::calendar::zones::{ZoneRules, Zones, zone_names};
 use crate::limits::MAX_ZONES;
+use crate::problem::suggest::nearest;
 use crate::problem::{ProblemCode, Problems, shorten};
-use crate::suggest::nearest;
-use crate::zones::{ZoneRules, Zones, zone_names};
+use crate::reading::fields::ZoneUse;
 
 /// Where offsets come from that the source lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

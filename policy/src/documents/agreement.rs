@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::Spec;
 use crate::amounts;
-use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
-use crate::yaml::{Node, Value};
+use crate::reading::fields::{FieldReader, Fields, Target};
+use crate::reading::yaml::{Node, Value};
 
 /// Lets institutions borrow from other institutions. Borrowing within an institution needs no agreement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -65,13 +65,9 @@ impl Spec for Agreement {
             reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::Document(Kind::GpuClass)))
         });
         let max = fields.optional("maxGpus", reader).and_then(|(path, node)| reader.gpus_milli(&path, node));
-        let from = fields
-            .optional("from", reader)
-            .and_then(|(path, node)| reader.amount(&path, node, ProblemCode::InvalidDate, amounts::parse_start_ms));
+        let from = fields.optional("from", reader).and_then(|(path, node)| reader.start_ms(&path, node));
         let until_field = fields.optional("until", reader);
-        let until = until_field
-            .as_ref()
-            .and_then(|(path, node)| reader.amount(path, node, ProblemCode::InvalidDate, amounts::parse_end_ms));
+        let until = until_field.as_ref().and_then(|(path, node)| reader.end_ms(path, node));
         if let (Some(from), Some(until), Some((_, node))) = (from, until, &until_field)
             && until < from
         {

@@ -7,9 +7,13 @@ use serde::Serialize;
 
 use super::parties::Parties;
 use super::{ReclaimLimit, Spec, When};
-use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
-use crate::yaml::Node;
+use crate::reading::fields::{FieldReader, Fields, Target};
+use crate::reading::yaml::Node;
+
+/// Words of a delivery.
+pub(crate) const DELIVERIES: [(&str, Delivery); 2] =
+    [("namespace", Delivery::Namespace), ("virtual-node", Delivery::VirtualNode)];
 
 /// Donor terms; the document's name is the cluster's id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -112,10 +116,7 @@ impl Spec for Cluster {
             .and_then(|(path, node)| reader.positive_duration_ms(&path, node));
         let delivery = fields.optional("delivery", reader).map(|(path, node)| {
             reader.require_items(&path, node, "write `delivery: [namespace]`");
-            reader.set(&path, node, |reader, path, node| {
-                let words = [("namespace", Delivery::Namespace), ("virtual-node", Delivery::VirtualNode)];
-                reader.word(path, node, &words)
-            })
+            reader.set(&path, node, |reader, path, node| reader.word(path, node, &DELIVERIES))
         });
         let sharing =
             fields.optional("nodeSharing", reader).and_then(|(path, node)| read_node_sharing(&path, node, reader));

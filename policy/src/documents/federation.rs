@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::{ReclaimLimit, Spec};
-use crate::fields::{FieldReader, Fields};
-use crate::identifiers;
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
+use crate::reading::fields::{FieldReader, Fields};
+use crate::reading::identifiers;
 
 /// Settings of the whole federation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -97,6 +97,9 @@ pub struct Limits {
     pub max_reclaims_per_tenant: Option<ReclaimLimit>,
 }
 
+/// The form of a trust domain, for editors.
+const TRUST_DOMAIN: &str = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$";
+
 /// Where policy does not say, an institution may have the federation's waiting requests divided by this.
 const INSTITUTION_DIVISOR: u64 = 5;
 
@@ -119,7 +122,7 @@ impl Spec for Federation {
 
     fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
         let trust_domain = fields.required("trustDomain", reader).and_then(|(path, node)| {
-            let text = reader.scalar(&path, node)?;
+            let text = reader.scalar_of_form(&path, node, TRUST_DOMAIN)?;
             if let Err(remedy) = identifiers::check_trust_domain(text) {
                 let message = format!("`{path}: {}` is not a trust domain", shorten(text));
                 reader.problems.at(node.place, ProblemCode::InvalidName, message, remedy);

@@ -3,12 +3,11 @@
 use serde::Serialize;
 
 use super::{Spec, When};
-use crate::amounts;
-use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
-use crate::problem::{ProblemCode, shorten};
+use crate::problem::shorten;
+use crate::reading::fields::{FieldReader, Fields};
+use crate::reading::yaml::{Node, Value, place_within};
 use crate::selector::{Selector, parse_selector};
-use crate::yaml::{Node, Value, place_within};
 
 /// A tier of GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -33,9 +32,7 @@ impl Spec for GpuClass {
         let description = fields.optional("description", reader).and_then(|(path, node)| reader.text(&path, node));
         let selector = fields.required("selector", reader).and_then(|(path, node)| read_selector(reader, &path, node));
         let rank = fields.required("rank", reader).and_then(|(path, node)| reader.number(&path, node, 0, 1_000_000));
-        let price = fields.optional("priceCredits", reader).and_then(|(path, node)| {
-            reader.amount(&path, node, ProblemCode::InvalidQuantity, amounts::parse_credits_milli)
-        });
+        let price = fields.optional("priceCredits", reader).and_then(|(path, node)| reader.credits_milli(&path, node));
         let when = When::read(fields, reader);
         Some(Self {
             description: description.unwrap_or_default(),

@@ -7,13 +7,16 @@ use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use super::Spec;
-use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
-use crate::yaml::Node;
+use crate::reading::fields::{FieldReader, Fields};
+use crate::reading::yaml::Node;
 
 /// The weight of an institution or tenant without `weight`.
 pub(crate) const DEFAULT_WEIGHT: u32 = 100;
+
+/// The form of a signing key, for editors.
+const SIGNING_KEY: &str = "^ed25519:[A-Za-z0-9+/]{43}=$";
 
 /// A legal member of the federation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -69,7 +72,7 @@ impl Spec for Institution {
 }
 
 fn read_signing_key(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<[u8; 32]> {
-    let text = reader.scalar(path, node)?;
+    let text = reader.scalar_of_form(path, node, SIGNING_KEY)?;
     let key = text.strip_prefix("ed25519:").and_then(decode_base64);
     if key.is_none() {
         let message = format!("`{path}: {}` is not a signing key", shorten(text));

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
-use crate::yaml::Node;
+use crate::reading::fields::{FieldReader, Fields, Target};
+use crate::reading::yaml::Node;
 
 /// The names in `institutions` and `tenants` of one field.
 #[derive(Default)]

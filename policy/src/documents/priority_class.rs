@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use super::Spec;
 use super::parties::Parties;
-use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
+use crate::reading::fields::{FieldReader, Fields};
 
 /// The largest `value`. As in Kubernetes, larger values are not for users.
 const MAX_VALUE: u64 = 1_000_000_000;

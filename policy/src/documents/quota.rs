@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::{ReclaimLimit, Spec, When};
-use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
+use crate::reading::fields::{FieldReader, Fields, Target};
 
 /// Limits on one tenant or institution. Every quota that covers a request applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -2,10 +2,10 @@
 
 use serde::Serialize;
 
-use crate::fields::{FieldReader, Fields};
 use crate::limits::{MAX_RECLAIM_LIMIT, MAX_RECLAIM_PERIOD_MS, MIN_RECLAIM_PERIOD_MS};
 use crate::problem::ProblemCode;
-use crate::yaml::Node;
+use crate::reading::fields::{FieldReader, Fields};
+use crate::reading::yaml::Node;
 
 /// A limit on reclaims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -6,10 +6,10 @@ use serde::Serialize;
 
 use super::Spec;
 use super::schedule_fields::{read_dates, read_window};
-use crate::fields::{FieldReader, Fields};
 use crate::kind::Kind;
 use crate::limits::MAX_WINDOWS;
 use crate::problem::ProblemCode;
+use crate::reading::fields::{FieldReader, Fields};
 
 pub(crate) const MINUTES_PER_DAY: u32 = 24 * 60;
 /// Minutes of a week.

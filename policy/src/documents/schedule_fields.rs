@@ -6,9 +6,10 @@ use jiff::Unit;
 use jiff::civil::Date;
 
 use super::schedule::{MINUTES_PER_DAY, MINUTES_PER_WEEK, Window};
-use crate::fields::{FieldReader, Fields};
 use crate::problem::{ProblemCode, shorten};
-use crate::yaml::Node;
+use crate::reading::fields::{FieldReader, Fields};
+use crate::reading::shapes::Shape;
+use crate::reading::yaml::Node;
 
 /// Days of a window, with the first minute of each from Monday 00:00.
 const DAYS: [(&str, u32); 7] = [
@@ -20,6 +21,10 @@ const DAYS: [(&str, u32); 7] = [
     ("sat", 5 * MINUTES_PER_DAY),
     ("sun", 6 * MINUTES_PER_DAY),
 ];
+
+const START_PATTERN: &str = "^([01][0-9]|2[0-3]):[0-5][0-9]$";
+const END_PATTERN: &str = "^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$";
+const DATE_PATTERN: &str = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$";
 
 /// One entry of `windows`: a window for each of its days. One that ends at or before its begin ends on the next day.
 pub(super) fn read_window(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<Vec<Window>> {
@@ -39,6 +44,7 @@ pub(super) fn read_window(reader: &mut FieldReader<'_, '_>, path: &str, node: &N
 /// `08:30` in minutes; `24:00` is the end of a day.
 fn read_clock(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node, is_end: bool) -> Option<u32> {
     let text = reader.scalar(path, node)?;
+    reader.note(path, || Shape::Pattern(if is_end { END_PATTERN } else { START_PATTERN }));
     let two = |part: &str| (part.len() == 2).then(|| part.parse::<u8>().ok()).flatten().map(u32::from);
     let parsed = text.split_once(':').and_then(|(hours, minutes)| Some((two(hours)?, two(minutes)?)));
     match parsed {
@@ -58,6 +64,7 @@ fn read_clock(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node, is_end:
 pub(super) fn read_dates(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> BTreeSet<i32> {
     let dates = reader.set(path, node, |reader, path, node| {
         let text = reader.scalar(path, node)?;
+        reader.note(path, || Shape::Pattern(DATE_PATTERN));
         let date = text.parse::<Date>().ok().filter(|_| text.len() == 10);
         if date.is_none() {
             let message = format!("`{path}: {}` of {} is not a date", shorten(text), reader.label);

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Spec;
 use super::institution::DEFAULT_WEIGHT;
-use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
-use crate::yaml::Node;
+use crate::reading::fields::{FieldReader, Fields, Target};
+use crate::reading::yaml::Node;
 
 /// A team under an institution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

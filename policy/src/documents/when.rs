@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 
-use crate::fields::{FieldReader, Fields, Target};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
+use crate::reading::fields::{FieldReader, Fields, Target};
 
 /// The schedule in which something is in force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -7,7 +7,7 @@ use super::SelectorError;
 use crate::device::{ATTRIBUTES, AttributeType};
 use crate::limits::{MAX_PATTERN_BYTES, MAX_SELECTOR_DEPTH};
 use crate::problem::ProblemCode;
-use crate::suggest::did_you_mean;
+use crate::problem::suggest::did_you_mean;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Type {

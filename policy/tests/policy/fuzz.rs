@@ -1,9 +1,11 @@
-//! Fuzzes policy files and selectors.
+//! Fuzzes policy files, test files and selectors.
 
 use std::path::Path;
 
 use comity_fuzz::fuzz;
-use comity_policy::{DeviceFacts, SourceFile, compile_selector, load, read_directory, render_problems};
+use comity_policy::{
+    DeviceFacts, SourceFile, compile_selector, load, read_directory, read_test_files, read_tests, render_problems,
+};
 
 #[test]
 fn policy_files() {
@@ -13,6 +15,20 @@ fn policy_files() {
         let Ok(text) = String::from_utf8(bytes.to_vec()) else { return false };
         // The problems are shown.
         load(vec![SourceFile { path: "all.yaml".into(), text }]).map_err(|found| render_problems(&found)).is_ok()
+    });
+}
+
+#[test]
+fn test_files() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let bundle = load(read_directory(&folder).unwrap()).unwrap();
+    let files = read_test_files(&folder).unwrap();
+    let valid = files.into_iter().map(|file| file.text.into_bytes()).collect();
+    fuzz!("policy_test", valid, move |bytes: &[u8]| {
+        let Ok(text) = String::from_utf8(bytes.to_vec()) else { return false };
+        let file = SourceFile { path: "a.test.yaml".into(), text };
+        // The problems are shown.
+        read_tests(&[file], &bundle).map_err(|found| render_problems(&found)).is_ok()
     });
 }
 

@@ -1,8 +1,8 @@
 //! Whether a schedule is open at a time, and until when.
 
+use crate::calendar::zones::{DAY_MS, ZoneRules};
 use crate::documents::Schedule;
 use crate::documents::schedule::{MINUTES_PER_DAY, Window};
-use crate::zones::{DAY_MS, ZoneRules};
 
 const MINUTE_MS: i64 = 60_000;
 const DAYS_PER_WEEK: i64 = 7;

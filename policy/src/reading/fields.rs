@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 use comity_types::is_printable_text;
 
 use crate::amounts::{self, AmountError};
-use crate::identifiers;
 use crate::kind::Kind;
 use crate::limits::{MAX_LIST_ITEMS, MAX_TEXT_CHARS, MIN_IDLE_RELEASE_MS};
+use crate::problem::suggest::did_you_mean;
 use crate::problem::{Place, ProblemCode, Problems, shorten};
-use crate::suggest::did_you_mean;
-use crate::yaml::{Node, Value};
+use crate::reading::identifiers;
+use crate::reading::shapes::{ListDemand, Shape, Shapes};
+use crate::reading::yaml::{Node, Value};
 
 /// The kind of object that a name in a document refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -56,6 +57,8 @@ pub(crate) struct FieldReader<'c, 's> {
     pub(crate) places: BTreeMap<String, Place>,
     /// The document's name in messages: ``Tenant `poly-ml` ``.
     pub(crate) label: String,
+    /// Records what is read, if somebody asks.
+    pub(crate) shapes: Option<Shapes>,
 }
 
 /// The fields of one mapping. [`finish`](Self::finish) reports the unknown ones.
@@ -69,6 +72,7 @@ pub(crate) struct Fields<'n> {
 impl<'n> Fields<'n> {
     /// Opens a mapping; `path` is its path within `spec`, empty for `spec` itself.
     pub(crate) fn open(node: &'n Node, path: &str, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        reader.note(path, || Shape::Map);
         match &node.value {
             Value::Map(entries) => Some(Self { entries, place: node.place, path: path.to_owned(), known: Vec::new() }),
             other => {
@@ -93,8 +97,21 @@ impl<'n> Fields<'n> {
         name: &'static str,
         reader: &mut FieldReader<'_, '_>,
     ) -> Option<(String, &'n Node)> {
+        self.find(name, false, reader)
+    }
+
+    fn find(
+        &mut self,
+        name: &'static str,
+        required: bool,
+        reader: &mut FieldReader<'_, '_>,
+    ) -> Option<(String, &'n Node)> {
         self.known.push(name);
-        let (_, key, node) = self.entries.iter().find(|(key, ..)| key == name)?;
+        let found = self.entries.iter().find(|(key, ..)| key == name);
+        if let Some(shapes) = &mut reader.shapes {
+            shapes.note_field(&self.path_of(name), required, found.map(|(_, place, _)| *place));
+        }
+        let (_, key, node) = found?;
         let path = self.path_of(name);
         reader.places.insert(path.clone(), *key);
         (node.value.noun() != "nothing").then_some((path, node))
@@ -106,7 +123,7 @@ impl<'n> Fields<'n> {
         name: &'static str,
         reader: &mut FieldReader<'_, '_>,
     ) -> Option<(String, &'n Node)> {
-        let found = self.optional(name, reader);
+        let found = self.find(name, true, reader);
         if found.is_none() {
             let path = self.path_of(name);
             let place = reader.places.get(&path).copied().unwrap_or(Place { width: 1, ..self.place });
@@ -137,6 +154,20 @@ impl<'c, 's> FieldReader<'c, 's> {
             zones: Vec::new(),
             places: BTreeMap::new(),
             label: "the document".to_owned(),
+            shapes: None,
+        }
+    }
+
+    /// Notes the values that are accepted at a path.
+    pub(crate) fn note(&mut self, path: &str, shape: impl FnOnce() -> Shape) {
+        if let Some(shapes) = &mut self.shapes {
+            shapes.note_shape(path, shape());
+        }
+    }
+
+    fn note_list(&mut self, path: &str, demand: ListDemand) {
+        if let Some(shapes) = &mut self.shapes {
+            shapes.note_list(path, demand);
         }
     }
 
@@ -147,6 +178,7 @@ impl<'c, 's> FieldReader<'c, 's> {
 
     /// The text of a scalar, uninterpreted.
     pub(crate) fn scalar<'n>(&mut self, path: &str, node: &'n Node) -> Option<&'n str> {
+        self.note(path, || Shape::Text);
         match &node.value {
             Value::Scalar { text, .. } => Some(text),
             other => {
@@ -170,9 +202,17 @@ impl<'c, 's> FieldReader<'c, 's> {
         Some(text.to_owned())
     }
 
+    /// Text of a form that the caller checks.
+    pub(crate) fn scalar_of_form<'n>(&mut self, path: &str, node: &'n Node, pattern: &'static str) -> Option<&'n str> {
+        let text = self.scalar(path, node)?;
+        self.note(path, || Shape::Pattern(pattern));
+        Some(text)
+    }
+
     /// A name: an RFC 1123 label.
     pub(crate) fn name(&mut self, path: &str, node: &Node) -> Option<String> {
         let text = self.scalar(path, node)?;
+        self.note(path, || Shape::Name);
         if let Err(remedy) = identifiers::check_name(text) {
             let message = format!("`{path}: {}` is not a valid name", shorten(text));
             self.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
@@ -198,6 +238,7 @@ impl<'c, 's> FieldReader<'c, 's> {
     /// A user's SPIFFE id.
     pub(crate) fn user_id(&mut self, path: &str, node: &Node) -> Option<String> {
         let text = self.scalar(path, node)?;
+        self.note(path, || Shape::UserId);
         match identifiers::parse_user_id(text) {
             Ok(trust_domain) => {
                 self.user_ids.push(UserIdUse { trust_domain: trust_domain.to_owned(), place: node.place });
@@ -211,15 +252,48 @@ impl<'c, 's> FieldReader<'c, 's> {
         }
     }
 
+    /// A time, or a date as its first millisecond, in milliseconds since 1970.
+    pub(crate) fn start_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, (Shape::Date, ProblemCode::InvalidDate), amounts::parse_start_ms)
+    }
+
+    /// A time, or a date as its last millisecond, in milliseconds since 1970.
+    pub(crate) fn end_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, (Shape::Date, ProblemCode::InvalidDate), amounts::parse_end_ms)
+    }
+
+    /// A price in milli-credits.
+    pub(crate) fn credits_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, (Shape::Credits, ProblemCode::InvalidQuantity), amounts::parse_credits_milli)
+    }
+
+    /// A Kubernetes quantity, by a function of [`amounts::quantity`].
+    pub(crate) fn quantity(&mut self, path: &str, node: &Node, parse: fn(&str) -> Option<u64>) -> Option<u64> {
+        let text = self.scalar(path, node)?;
+        self.note(path, || Shape::Quantity);
+        let value = parse(text);
+        if value.is_none() {
+            let message = format!("`{path}: {}` of {} is not a quantity", shorten(text), self.label);
+            self.problems.at(
+                node.place,
+                ProblemCode::InvalidQuantity,
+                message,
+                "write it like `64`, `500m` or `512Gi`",
+            );
+        }
+        value
+    }
+
     /// An amount, parsed by a function of [`amounts`].
-    pub(crate) fn amount<T>(
+    fn amount<T>(
         &mut self,
         path: &str,
         node: &Node,
-        code: ProblemCode,
+        (shape, code): (Shape, ProblemCode),
         parse: fn(&str) -> Result<T, AmountError>,
     ) -> Option<T> {
         let text = self.scalar(path, node)?;
+        self.note(path, || shape);
         match parse(text) {
             Ok(value) => Some(value),
             Err(error) => {
@@ -232,7 +306,7 @@ impl<'c, 's> FieldReader<'c, 's> {
 
     /// A duration in milliseconds.
     pub(crate) fn duration_ms(&mut self, path: &str, node: &Node) -> Option<u64> {
-        self.amount(path, node, ProblemCode::InvalidDuration, amounts::parse_duration_ms)
+        self.amount(path, node, (Shape::Duration, ProblemCode::InvalidDuration), amounts::parse_duration_ms)
     }
 
     /// A duration above zero, in milliseconds.
@@ -265,7 +339,7 @@ impl<'c, 's> FieldReader<'c, 's> {
 
     /// An amount of GPUs in milli-GPU.
     pub(crate) fn gpus_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
-        self.amount(path, node, ProblemCode::InvalidQuantity, amounts::parse_gpus_milli)
+        self.amount(path, node, (Shape::Gpus, ProblemCode::InvalidQuantity), amounts::parse_gpus_milli)
     }
 
     /// An amount of GPUs above zero, in milli-GPU.
@@ -283,6 +357,7 @@ impl<'c, 's> FieldReader<'c, 's> {
     /// A whole number from `least` to `most`.
     pub(crate) fn number(&mut self, path: &str, node: &Node, least: u64, most: u64) -> Option<u64> {
         let text = self.scalar(path, node)?;
+        self.note(path, || Shape::Number(least, most));
         match text.parse::<u64>() {
             Ok(value) if (least..=most).contains(&value) && !text.starts_with('+') => Some(value),
             _ => {
@@ -299,12 +374,15 @@ impl<'c, 's> FieldReader<'c, 's> {
 
     /// `true` or `false`.
     pub(crate) fn boolean(&mut self, path: &str, node: &Node) -> Option<bool> {
-        self.word(path, node, &[("true", true), ("false", false)])
+        let value = self.word(path, node, &[("true", true), ("false", false)]);
+        self.note(path, || Shape::Boolean);
+        value
     }
 
     /// One of `words`, as its value.
     pub(crate) fn word<T: Copy>(&mut self, path: &str, node: &Node, words: &[(&'static str, T)]) -> Option<T> {
         let text = self.scalar(path, node)?;
+        self.note(path, || Shape::Words(words.iter().map(|(word, _)| *word).collect()));
         let found = words.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
         if found.is_none() {
             let known: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
@@ -321,6 +399,7 @@ impl<'c, 's> FieldReader<'c, 's> {
         node: &Node,
         mut item: impl FnMut(&mut Self, &str, &Node) -> Option<T>,
     ) -> Vec<T> {
+        self.note_list(path, ListDemand::Any);
         let Value::List(items) = &node.value else {
             self.wrong_type(node, path, "a list", &node.value);
             return Vec::new();
@@ -358,11 +437,13 @@ impl<'c, 's> FieldReader<'c, 's> {
             }
             Some(())
         });
+        self.note_list(path, ListDemand::Unique);
         seen
     }
 
     /// Reports an empty list. A list of invalid items is not empty: each of them has its own report.
     pub(crate) fn require_items(&mut self, path: &str, node: &Node, remedy: &str) {
+        self.note_list(path, ListDemand::Nonempty);
         if matches!(&node.value, Value::List(items) if items.is_empty()) {
             let message = format!("`{path}` of {} is empty", self.label);
             self.problems.at(node.place, ProblemCode::MissingField, message, remedy);

@@ -1,0 +1,68 @@
+//! Finds documents, and their lines, by kind and name.
+
+use std::collections::BTreeMap;
+
+use super::Bundle;
+use crate::documents::{DocRef, Document};
+use crate::kind::Kind;
+
+impl Bundle {
+    /// Names of the documents of a kind.
+    pub(crate) fn names(&self, kind: Kind) -> Vec<&str> {
+        fn names<T>(documents: &BTreeMap<String, Document<T>>) -> Vec<&str> {
+            documents.keys().map(String::as_str).collect()
+        }
+        match kind {
+            Kind::Federation => vec![self.federation.name.as_str()],
+            Kind::Institution => names(&self.institutions),
+            Kind::Cluster => names(&self.clusters),
+            Kind::Tenant => names(&self.tenants),
+            Kind::GpuClass => names(&self.classes),
+            Kind::Quota => names(&self.quotas),
+            Kind::Agreement => names(&self.agreements),
+            Kind::PriorityClass => names(&self.priorities),
+            Kind::Schedule => names(&self.schedules),
+        }
+    }
+
+    /// The line of a document, or of one of its fields; `None` if it has no such document or field.
+    pub(crate) fn cite(&self, kind: Kind, name: &str, field: Option<&str>) -> Option<DocRef> {
+        let field = match field {
+            Some(field) if !self.fields_of(kind, name).contains(&field) => return None,
+            field => field.unwrap_or_default(),
+        };
+        fn cite<T>(documents: &BTreeMap<String, Document<T>>, name: &str, field: &str) -> Option<DocRef> {
+            documents.get(name).map(|document| document.cite(field))
+        }
+        match kind {
+            Kind::Federation => (self.federation.name == name).then(|| self.federation.cite(field)),
+            Kind::Institution => cite(&self.institutions, name, field),
+            Kind::Cluster => cite(&self.clusters, name, field),
+            Kind::Tenant => cite(&self.tenants, name, field),
+            Kind::GpuClass => cite(&self.classes, name, field),
+            Kind::Quota => cite(&self.quotas, name, field),
+            Kind::Agreement => cite(&self.agreements, name, field),
+            Kind::PriorityClass => cite(&self.priorities, name, field),
+            Kind::Schedule => cite(&self.schedules, name, field),
+        }
+    }
+
+    /// Paths of the fields that a document sets.
+    pub(crate) fn fields_of(&self, kind: Kind, name: &str) -> Vec<&str> {
+        fn fields<'b, T>(documents: &'b BTreeMap<String, Document<T>>, name: &str) -> Vec<&'b str> {
+            let document = documents.get(name);
+            document.into_iter().flat_map(|document| document.places.keys()).map(String::as_str).collect()
+        }
+        match kind {
+            Kind::Federation => self.federation.places.keys().map(String::as_str).collect(),
+            Kind::Institution => fields(&self.institutions, name),
+            Kind::Cluster => fields(&self.clusters, name),
+            Kind::Tenant => fields(&self.tenants, name),
+            Kind::GpuClass => fields(&self.classes, name),
+            Kind::Quota => fields(&self.quotas, name),
+            Kind::Agreement => fields(&self.agreements, name),
+            Kind::PriorityClass => fields(&self.priorities, name),
+            Kind::Schedule => fields(&self.schedules, name),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The request of a scenario: what a user would submit.
+
+use std::collections::BTreeSet;
+
+use comity_types::Delivery;
+
+use crate::documents::DELIVERIES;
+use crate::kind::Kind;
+use crate::problem::{ProblemCode, shorten};
+use crate::reading::fields::{FieldReader, Fields, Target};
+use crate::reading::yaml::Node;
+
+/// Thousandths of one GPU.
+const WHOLE_MILLI: u64 = 1_000;
+/// Most GPUs of one request in a scenario; the federation's limit is what scenarios test.
+const MAX_GPUS: u64 = 100_000;
+
+/// A request as a user submits it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AskedRequest {
+    /// `tenant`.
+    pub tenant: String,
+    /// `origin`: the cluster that it comes from.
+    pub origin: String,
+    /// `class`; `None` if `selector` is set.
+    pub class: Option<String>,
+    /// `selector`: CEL over `device`.
+    pub selector: Option<String>,
+    /// Number of shares.
+    pub count: u32,
+    /// Share of each GPU.
+    pub share: AskedShare,
+    /// `sameNode`: all on one node.
+    pub same_node: bool,
+    /// `wholeNode`: whole nodes only.
+    pub whole_node: bool,
+    /// `duration`, in milliseconds; 0 for the federation's default.
+    pub duration_ms: u64,
+    /// `delivery`; `namespace` by default.
+    pub delivery: Delivery,
+    /// `priority`: a PriorityClass.
+    pub priority: Option<String>,
+    /// `preemptible`.
+    pub preemptible: Option<AskedPreemption>,
+    /// `donors`: only these may serve it; empty for any.
+    pub donors: BTreeSet<String>,
+    /// `notDonors`: these may not.
+    pub not_donors: BTreeSet<String>,
+}
+
+/// Share of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AskedShare {
+    /// All of it.
+    Whole,
+    /// Thousandths of it.
+    Milli(u32),
+}
+
+/// Terms on which a request may be preempted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AskedPreemption {
+    /// `grace`: notice that the work needs, in milliseconds.
+    pub grace_ms: u64,
+    /// `checkpoint`: whether the work reports when it is saved.
+    pub checkpoint: bool,
+}
+
+impl AskedRequest {
+    pub(super) fn read(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let mut fields = Fields::open(node, path, reader)?;
+        let request = Self::read_fields(&mut fields, reader);
+        fields.finish(reader);
+        request
+    }
+
+    /// Reads the fields of a request among others.
+    pub(super) fn read_fields(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
+        let tenant = fields
+            .required("tenant", reader)
+            .and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::Tenant)));
+        let origin = fields
+            .required("origin", reader)
+            .and_then(|(path, node)| reader.reference(&path, node, Target::EnrolledCluster));
+        let class_field = fields.optional("class", reader);
+        let selector_field = fields.optional("selector", reader);
+        match (&class_field, &selector_field) {
+            (None, None) => {
+                let message = format!("a request of {} names no GPUs", reader.label);
+                let place = fields.place();
+                reader.problems.at(place, ProblemCode::MissingField, message, "add `class:` or `selector:` here");
+            }
+            (Some(_), Some((path, node))) => {
+                let message = format!("`{path}` of {} is beside a `class`", reader.label);
+                reader.problems.at(node.place, ProblemCode::Contradiction, message, "keep one of the two");
+            }
+            _ => {}
+        }
+        let is_named = class_field.is_some() || selector_field.is_some();
+        let class =
+            class_field.and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::GpuClass)));
+        let selector = selector_field.and_then(|(path, node)| reader.text(&path, node));
+        let gpus = fields.required("gpus", reader).and_then(|(path, node)| read_gpus(&path, node, reader));
+        let same_node = fields.optional("sameNode", reader).and_then(|(path, node)| reader.boolean(&path, node));
+        let whole_node = fields.optional("wholeNode", reader).and_then(|(path, node)| reader.boolean(&path, node));
+        let duration = fields.optional("duration", reader).and_then(|(path, node)| reader.duration_ms(&path, node));
+        let delivery =
+            fields.optional("delivery", reader).and_then(|(path, node)| reader.word(&path, node, &DELIVERIES));
+        let priority = fields
+            .optional("priority", reader)
+            .and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::PriorityClass)));
+        let preemptible =
+            fields.optional("preemptible", reader).and_then(|(path, node)| read_preemption(&path, node, reader));
+        let donors = read_donors("donors", fields, reader);
+        let not_donors = read_donors("notDonors", fields, reader);
+        let (count, share) = gpus?;
+        if !is_named {
+            return None;
+        }
+        Some(Self {
+            tenant: tenant?,
+            origin: origin?,
+            class,
+            selector,
+            count,
+            share,
+            same_node: same_node.unwrap_or(false),
+            whole_node: whole_node.unwrap_or(false),
+            duration_ms: duration.unwrap_or(0),
+            delivery: delivery.unwrap_or(Delivery::Namespace),
+            priority,
+            preemptible,
+            donors,
+            not_donors,
+        })
+    }
+}
+
+/// `gpus`: whole GPUs, or one share of a GPU.
+fn read_gpus(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Option<(u32, AskedShare)> {
+    let milli = reader.positive_gpus_milli(path, node)?;
+    if milli < WHOLE_MILLI {
+        return Some((1, AskedShare::Milli(u32::try_from(milli).ok()?)));
+    }
+    if !milli.is_multiple_of(WHOLE_MILLI) || milli > MAX_GPUS * WHOLE_MILLI {
+        let text = reader.scalar(path, node).unwrap_or_default().to_owned();
+        let message =
+            format!("`{path}: {}` of {} is neither whole GPUs nor a share of one", shorten(&text), reader.label);
+        reader.problems.at(node.place, ProblemCode::InvalidQuantity, message, "write `gpus: 2` or `gpus: 0.5`");
+        return None;
+    }
+    Some((u32::try_from(milli / WHOLE_MILLI).ok()?, AskedShare::Whole))
+}
+
+fn read_preemption(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Option<AskedPreemption> {
+    let mut fields = Fields::open(node, path, reader)?;
+    let grace = fields.optional("grace", reader).and_then(|(path, node)| reader.duration_ms(&path, node));
+    let checkpoint = fields.optional("checkpoint", reader).and_then(|(path, node)| reader.boolean(&path, node));
+    fields.finish(reader);
+    Some(AskedPreemption { grace_ms: grace.unwrap_or(0), checkpoint: checkpoint.unwrap_or(false) })
+}
+
+fn read_donors(name: &'static str, fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> BTreeSet<String> {
+    let Some((path, node)) = fields.optional(name, reader) else {
+        return BTreeSet::new();
+    };
+    reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::EnrolledCluster))
+}
