@@ -81,7 +81,17 @@ fn a_directory_without_tests_says_what_to_write_and_problems_have_a_place() {
     fs::remove_file(&test).unwrap();
     let none = run(&["policy", "test", &path]);
     assert_eq!(none.status.code(), Some(2));
-    assert!(stderr(&none).contains("kind: PolicyTest"), "{}", stderr(&none));
+    let said = stderr(&none);
+    let (_, example) = said.split_once("such as first.test.yaml:\n").unwrap();
+    let mut example: String = example.lines().map(|line| format!("{}\n", line.strip_prefix("  ").unwrap())).collect();
+    for (word, name) in
+        [("DONOR", "ncc-main"), ("TENANT", "poly-ml"), ("CLUSTER", "polytech-campus"), ("CLASS", "frontier")]
+    {
+        example = example.replace(word, name);
+    }
+    fs::write(dir.path().join("first.test.yaml"), example).unwrap();
+    let first = run(&["policy", "test", &path]);
+    assert!(first.status.success(), "the example in the remedy passes: {}{}", stdout(&first), stderr(&first));
 }
 
 #[test]
