@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use serde_json::json;
 
-const MANIFESTS: [&str; 16] = [
+const MANIFESTS: [&str; 15] = [
     // The agent looks for slices of earlier leases; there are none.
     r#"{"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "resourceslices.authentication.liqo.io"},
@@ -38,7 +38,6 @@ const MANIFESTS: [&str; 16] = [
     include_str!("../../../deploy/agent/rbac.yaml"),
     include_str!("../../../deploy/agent/standby/rbac.yaml"),
     include_str!("../../../deploy/agent/tenant-role.yaml"),
-    include_str!("../../../deploy/agent/admission.yaml"),
     include_str!("../../../deploy/agent/dra.yaml"),
     include_str!("../../../deploy/agent/hold.yaml"),
     include_str!("../../../deploy/agent/canary.yaml"),
@@ -58,6 +57,12 @@ pub(crate) struct Cluster {
     pub(crate) agent: KubernetesApi,
 }
 
+/// The manifest of the guests' policies, wherever a test applies it.
+pub(crate) fn guest_policies() -> &'static str {
+    let manifest = include_str!("../../../deploy/agent/admission.yaml");
+    std::convert::identity::<&str>(manifest)
+}
+
 impl Cluster {
     pub(crate) async fn start() -> Self {
         let binaries = Binaries::ensure(Needs::ControlPlane).await.unwrap();
@@ -69,7 +74,7 @@ impl Cluster {
             SimulatedNode::without_gpus("cpu-1"),
         ];
         let plane = ControlPlane::start(&binaries, config).await.unwrap();
-        for manifest in MANIFESTS {
+        for manifest in MANIFESTS.into_iter().chain([guest_policies()]) {
             plane.kubectl_with_input(&["apply", "-f", "-"], manifest).await.unwrap();
         }
         plane.kubectl(&["create", "namespace", "research"]).await.unwrap();

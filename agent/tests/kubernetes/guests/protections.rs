@@ -20,7 +20,7 @@ use comity_types::LeaseId;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use crate::cluster::{Cluster, PATIENCE, SALT, eventually, lease};
+use crate::cluster::{Cluster, PATIENCE, SALT, eventually, guest_policies, lease};
 
 const NAMESPACE: &str = "comity-lease-85";
 /// The node of another card; it has none of the lease's GPUs.
@@ -129,8 +129,7 @@ async fn rule_of_a_policy_is_removed_while_a_lease_runs(lease: &DonorLease, clus
         cluster.plane().kubectl(&listed).await.unwrap()
     };
     eventually("an event names the policy", || async { events().await.contains("comity-tenant") }).await;
-    let policy = include_str!("../../../../deploy/agent/admission.yaml");
-    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], policy).await.unwrap();
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], guest_policies()).await.unwrap();
     let restored = problems.wait_for(|problems| problems.is_empty());
     tokio::time::timeout(PATIENCE, restored).await.unwrap().unwrap();
     assert_eq!(metrics.missing_policies.get(), 0);
@@ -163,7 +162,7 @@ async fn volumes_are_new_and_of_listed_classes(
     of: &AttackedLease,
     tenant: &impl AsyncFn(&[&str], &str) -> Result<String, KubectlError>,
 ) {
-    let policy = include_str!("../../../../deploy/agent/admission.yaml");
+    let policy = guest_policies();
     let listed = policy.replace("expression: \"[]\"", "expression: \"['fast']\"");
     assert_ne!(listed, policy);
     cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &listed).await.unwrap();
@@ -274,9 +273,7 @@ async fn restore(cluster: &Cluster, protection: Protection) {
         Protection::NodeResource => {
             (&["patch", "node", OTHER_NODE, "--subresource=status", "--type=merge", "-p", &status], "")
         }
-        Protection::Policy | Protection::QuotaAndPolicy => {
-            (&["apply", "-f", "-"], include_str!("../../../../deploy/agent/admission.yaml"))
-        }
+        Protection::Policy | Protection::QuotaAndPolicy => (&["apply", "-f", "-"], guest_policies()),
         Protection::Role => (&["delete", "clusterrolebinding", "by-mistake"], ""),
     };
     cluster.plane().kubectl_with_input(args, input).await.unwrap();
