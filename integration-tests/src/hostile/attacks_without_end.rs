@@ -40,8 +40,14 @@ impl AttackRound<'_> {
             .change(|books| (0..number).map(|_| books.propose(ORIGIN_CLUSTER, DONOR_CLUSTER, None)).collect())
     }
 
-    /// Names one epoch of the honest peering after another, each once an agent has made its keys.
+    /// Names one epoch of the honest peering after another, and establishes the last.
     pub(crate) async fn invent_epochs(&mut self) {
+        self.name_epochs().await;
+        self.handshake(&self.peering()).await;
+    }
+
+    /// Names one epoch of the honest peering after another, each once the agents have made keys for the one before.
+    pub(crate) async fn name_epochs(&mut self) {
         let (broker, peering) = (&self.federation.broker, self.peering());
         for _ in 0..EPOCHS {
             self.with_peering(&peering, |entry| entry.begin_epoch(entry.peering.epoch.saturating_add(1)));
@@ -55,7 +61,6 @@ impl AttackRound<'_> {
             };
             let _ = until("keys of the epoch", HANDSHAKE_TIME, async || Ok(has_keys().then_some(()))).await;
         }
-        self.handshake(&peering).await;
     }
 
     /// Grants each agent an outage grace without end. What the agents keep of it is looked at in the end.
