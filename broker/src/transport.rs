@@ -3,6 +3,7 @@
 //! Callers are authenticated as brokers of the federation by SPIFFE id, and may vote and append only in their own name.
 //! Messages are bounded in both directions.
 
+pub(crate) mod brokers_only;
 pub(crate) mod calling_broker;
 mod forward;
 pub(crate) mod frame;

@@ -13,8 +13,9 @@ pub use institution::Institution;
 pub use priority_class::PriorityClass;
 pub use quota::{Quota, QuotaSubject};
 pub use reclaim_limit::ReclaimLimit;
-pub use schedule::{Schedule, Window};
+pub use schedule::Schedule;
 pub use tenant::{Tenant, TenantRole};
+pub use weekly_window::Window;
 pub use when::When;
 
 use crate::kind::Kind;
@@ -31,9 +32,9 @@ mod parties;
 mod priority_class;
 mod quota;
 mod reclaim_limit;
-pub(crate) mod schedule;
-mod schedule_fields;
+mod schedule;
 mod tenant;
+pub(crate) mod weekly_window;
 mod when;
 
 /// The reader of one kind's `spec`.

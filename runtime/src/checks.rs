@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::redact_secrets;
+
 /// Indentation of a remedy: below the detail of its check.
 const REMEDY: &str = "remedy: ";
 
@@ -47,8 +49,9 @@ pub struct Check {
 }
 
 impl Check {
+    /// Details and remedies quote what somebody typed.
     fn new(name: &str, result: Outcome, detail: String, remedy: String) -> Self {
-        Self { name: name.to_owned(), result, detail, remedy }
+        Self { name: name.to_owned(), result, detail: redact_secrets(&detail), remedy: redact_secrets(&remedy) }
     }
 
     /// A check that passed.

@@ -13,10 +13,11 @@ use comity_types::ClusterId;
 use futures::{Stream, StreamExt as _};
 use openraft::raft::{AppendEntriesResponse, TransferLeaderRequest};
 use tokio::sync::Semaphore;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use crate::group::Group;
 use crate::group::heard::MAX_CLUSTERS_PER_REPORT;
+use crate::transport::brokers_only::BrokersOnly;
 use crate::transport::calling_broker::CallingBroker;
 use crate::transport::frame::{self, TransferMessage, VoteMessage};
 use crate::transport::headers::{self, GroupAdoption, Outcast};
@@ -71,10 +72,23 @@ impl RaftTransportService {
 
 /// The service for the Raft port. Serve it over [`comity_runtime::tls::incoming`]: it refuses every caller whose
 /// connection does not say who it is.
-pub(crate) fn service(group: &Group) -> RaftTransportServer<RaftTransportService> {
-    RaftTransportServer::new(RaftTransportService::new(group.clone()))
+pub(crate) fn service(
+    group: &Group,
+) -> BrokersOnly<
+    RaftTransportServer<RaftTransportService>,
+    impl Fn(&Extensions, &str) -> Result<(), Status> + Clone + Send + Sync + 'static,
+> {
+    let service = RaftTransportServer::new(RaftTransportService::new(group.clone()))
         .max_decoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
-        .max_encoding_message_size(frame::MAX_PEER_MESSAGE_BYTES)
+        .max_encoding_message_size(frame::MAX_PEER_MESSAGE_BYTES);
+    let group = group.clone();
+    let check = move |extensions: &Extensions, path: &str| {
+        let inner = &group.inner;
+        let caller = CallingBroker::of(extensions, &inner.config.trust_domain, inner.certificate_time())?;
+        // It tells a removed broker why it is refused.
+        if path.ends_with("/Hello") { Ok(()) } else { check_not_removed(&group, caller) }
+    };
+    BrokersOnly { service, check }
 }
 
 #[tonic::async_trait]

@@ -11,8 +11,11 @@ use comity_proto::v1::raft_service_client::RaftServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_proto::v1::watch_service_client::WatchServiceClient;
 use comity_runtime::ca::KeyAndCsr;
-use comity_runtime::tls::BrokerChannel;
-use tonic::{Code, Status};
+use comity_runtime::identity::{IdentitySource, TlsIdentity};
+use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ClientTls, connect};
+use http::uri::PathAndQuery;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
 
 use crate::federation::{Federation, assert_refused, broker_identity, examples, identity_of, spec};
 
@@ -449,5 +452,21 @@ async fn before_a_bundle_the_bootstrap_admin_is_named_a_maintainer() {
         let client = FederationServiceClient::new(federation.user(name)).who_am_i(v1::WhoAmIRequest {}).await;
         let caller = client.unwrap().into_inner();
         assert_eq!((caller.maintainer, caller.policy_in_force), (maintains, false), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn raft_port_decodes_nothing_of_a_user() {
+    let federation = Federation::start().await;
+    let source = IdentitySource::new(TlsIdentity::from_pem(&federation.user_pem("alice")).unwrap());
+    let endpoints = BrokerEndpoints::new([federation.broker().raft_addr().to_string()]).unwrap();
+    let channel = connect(&endpoints, &ClientTls::new(federation.ca().roots(), source.subscribe()));
+    for rpc in ["Append", "Vote", "Transfer", "Propose"] {
+        let mut client = tonic::client::Grpc::new(channel.clone());
+        client.ready().await.unwrap();
+        let path = PathAndQuery::try_from(format!("/comity.raft.v1.RaftTransport/{rpc}")).unwrap();
+        // A number where a frame has bytes: whoever decodes it says so.
+        let refused = client.unary(Request::new(7_u64), path, ProstCodec::<u64, ()>::default()).await.unwrap_err();
+        assert_eq!(refused.code(), Code::PermissionDenied, "{rpc}: {refused:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::calendar::zones::{DAY_MS, ZoneRules};
 use crate::documents::Schedule;
-use crate::documents::schedule::{MINUTES_PER_DAY, Window};
+use crate::documents::weekly_window::{MINUTES_PER_DAY, Window};
 
 const MINUTE_MS: i64 = 60_000;
 const DAYS_PER_WEEK: i64 = 7;

@@ -5,15 +5,11 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::Spec;
-use super::schedule_fields::{read_dates, read_window};
+use super::weekly_window::{MINUTES_PER_WEEK, Window, read_dates, read_window};
 use crate::kind::Kind;
 use crate::limits::MAX_WINDOWS;
 use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields};
-
-pub(crate) const MINUTES_PER_DAY: u32 = 24 * 60;
-/// Minutes of a week.
-pub(crate) const MINUTES_PER_WEEK: u32 = 7 * MINUTES_PER_DAY;
 
 /// Weekly windows. It is open while a window is, in the wall-clock time of its zone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -27,16 +23,6 @@ pub struct Schedule {
     pub except: BTreeSet<i32>,
     /// `description`: for people; may be empty.
     pub description: String,
-}
-
-/// One window of a week.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Window {
-    /// Minute at which it begins, from Monday 00:00.
-    pub from: u32,
-    /// Its length by the clock, in minutes; at least 1, less than a week.
-    pub minutes: u32,
 }
 
 impl Spec for Schedule {

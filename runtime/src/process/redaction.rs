@@ -102,12 +102,19 @@ fn redact_kubeconfig_values(text: &str) -> String {
 }
 
 /// Passwords in the authority of URLs (RFC 3986, section 3.2.1): `scheme://user:[redacted]@host`. A password may contain
-/// `@`: the last one before the path ends it.
+/// `@`: the last one before the path ends it. A URL that was taken for a path has lost one of its slashes.
 fn redact_url_passwords(text: &str) -> String {
-    let mut parts = text.split("://");
+    let mut parts = text.split(":/");
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        out.push_str("://");
+        out.push_str(":/");
+        let part = match part.strip_prefix('/') {
+            Some(rest) => {
+                out.push('/');
+                rest
+            }
+            None => part,
+        };
         let end = part.find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '`'));
         let authority = &part[..end.unwrap_or(part.len())];
         let password = authority.rfind('@').and_then(|at| Some((authority[..at].find(':')? + 1, at)));
@@ -228,6 +235,7 @@ mod tests {
                 "'http://ada:p@ss@proxy:3128' and ssh://:x@h",
                 "'http://ada:[redacted]@proxy:3128' and ssh://:[redacted]@h",
             ),
+            ("/srv/https:/ada:s3cret@host/x", "/srv/https:/ada:[redacted]@host/x"),
         ] {
             assert_eq!(redact_secrets(given), shown);
         }

@@ -1,15 +1,29 @@
-//! Reads the windows and dates of a Schedule.
+//! The windows of a Schedule, and the dates on which none begins.
 
 use std::collections::BTreeSet;
 
 use jiff::Unit;
 use jiff::civil::Date;
+use serde::Serialize;
 
-use super::schedule::{MINUTES_PER_DAY, MINUTES_PER_WEEK, Window};
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields};
 use crate::reading::shapes::Shape;
 use crate::reading::yaml::Node;
+
+pub(crate) const MINUTES_PER_DAY: u32 = 24 * 60;
+/// Minutes of a week.
+pub(crate) const MINUTES_PER_WEEK: u32 = 7 * MINUTES_PER_DAY;
+
+/// One window of a week.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Window {
+    /// Minute at which it begins, from Monday 00:00.
+    pub from: u32,
+    /// Its length by the clock, in minutes; at least 1, less than a week.
+    pub minutes: u32,
+}
 
 /// Days of a window, with the first minute of each from Monday 00:00.
 const DAYS: [(&str, u32); 7] = [
@@ -31,14 +45,16 @@ pub(super) fn read_window(reader: &mut FieldReader<'_, '_>, path: &str, node: &N
     let mut fields = Fields::open(node, path, reader)?;
     let days = fields.required("days", reader).map(|(path, node)| {
         reader.require_items(&path, node, "name at least one day: mon, tue, wed, thu, fri, sat or sun");
-        reader.set(&path, node, |reader, path, node| reader.word(path, node, &DAYS))
+        let words = DAYS.map(|(day, _)| (day, day));
+        reader.set(&path, node, |reader, path, node| reader.word(path, node, &words))
     });
     let from = fields.required("from", reader).and_then(|(path, node)| read_clock(reader, &path, node, false));
     let until = fields.required("until", reader).and_then(|(path, node)| read_clock(reader, &path, node, true));
     fields.finish(reader);
     let (days, from, until) = (days?, from?, until?);
     let minutes = if until > from { until - from } else { MINUTES_PER_DAY - from + until };
-    Some(days.into_iter().map(|day| Window { from: (day + from) % MINUTES_PER_WEEK, minutes }).collect())
+    let starts = DAYS.into_iter().filter(|(day, _)| days.contains(day)).map(|(_, start)| start);
+    Some(starts.map(|day| Window { from: (day + from) % MINUTES_PER_WEEK, minutes }).collect())
 }
 
 /// `08:30` in minutes; `24:00` is the end of a day.
