@@ -124,11 +124,11 @@ fn check_tenant<'b>(
         );
     }
     citations.push(|| tenant.cite("classes"));
-    if let Some(class) = bundle.classes.get(facts.class) {
-        if class.spec.when.is_some() {
-            let subject = format!("class `{}`", class.name);
-            check_when(bundle, facts, class.spec.when.as_ref(), &subject, |field| class.cite(field))?;
-        }
+    if let Some(class) = bundle.classes.get(facts.class)
+        && class.spec.when.is_some()
+    {
+        let subject = format!("class `{}`", class.name);
+        check_when(bundle, facts, class.spec.when.as_ref(), &subject, |field| class.cite(field))?;
     }
     Ok(tenant)
 }
