@@ -131,7 +131,7 @@ fn a_class_and_a_quota_have_hours_too() {
 fn wrong_schedules_are_named_with_the_remedy() {
     let zone = |name: &str| format!("  timeZone: {name}\n  windows: [{{days: [mon], from: '08:00', until: '18:00'}}]");
     let windows = |window: &str| format!("  timeZone: UTC\n  windows: [{window}]");
-    let many = vec!["{days: [mon, tue, wed, thu, fri, sat, sun], from: '08:00', until: '09:00'}"; 9].join(", ");
+    let many = ["{days: [mon, tue, wed, thu, fri, sat, sun], from: '08:00', until: '09:00'}"; 9].join(", ");
     for (schedule, code, remedy) in [
         (zone("Europe/Zurch"), ProblemCode::UnknownTimeZone, "did you mean `Europe/Zurich`?"),
         (zone("Mars"), ProblemCode::UnknownTimeZone, "write a name of the IANA database"),
