@@ -108,10 +108,10 @@ fn sample_of(kind: Kind) -> &'static str {
     SAMPLES.iter().find(|(of, _)| *of == kind).map_or("", |(_, text)| text)
 }
 
-fn document_schema(kind: Kind) -> Json {
-    let text = sample_of(kind);
-    let files = [SourceFile { path: kind.as_str().to_owned(), text: text.to_owned() }];
-    let (shapes, _) = match kind {
+/// What the reader of a kind knows, and problems of the kind's sample.
+fn kind_shapes(kind: Kind) -> (Shapes, Vec<Problem>) {
+    let files = [SourceFile { path: kind.as_str().to_owned(), text: sample_of(kind).to_owned() }];
+    match kind {
         Kind::Federation => spec_shapes::<Federation>(&files),
         Kind::Institution => spec_shapes::<Institution>(&files),
         Kind::Cluster => spec_shapes::<Cluster>(&files),
@@ -121,7 +121,12 @@ fn document_schema(kind: Kind) -> Json {
         Kind::Agreement => spec_shapes::<Agreement>(&files),
         Kind::PriorityClass => spec_shapes::<PriorityClass>(&files),
         Kind::Schedule => spec_shapes::<Schedule>(&files),
-    };
+    }
+}
+
+fn document_schema(kind: Kind) -> Json {
+    let text = sample_of(kind);
+    let (shapes, _) = kind_shapes(kind);
     json!({
         "title": kind.as_str(),
         "description": head_comment(text),
@@ -154,7 +159,7 @@ fn test_schema() -> Json {
     Json::Object(head.into_iter().chain(schema).collect())
 }
 
-/// What the reader of a kind knows, and problems of its sample.
+/// What the reader of one kind's `spec` knows, and problems of the files that it read.
 fn spec_shapes<T: Spec>(files: &[SourceFile]) -> (Shapes, Vec<Problem>) {
     let mut problems = Problems::new(files);
     let mut shapes = Some(Shapes::default());
@@ -348,18 +353,7 @@ mod tests {
         assert!(problems.is_empty(), "{problems:#?}");
         let mut all: Vec<(&str, Shapes, &str)> = vec![(TEST_KIND, shapes, TEST_SAMPLE)];
         for kind in Kind::ALL {
-            let files = [SourceFile { path: kind.as_str().to_owned(), text: sample_of(kind).to_owned() }];
-            let (shapes, problems) = match kind {
-                Kind::Federation => spec_shapes::<Federation>(&files),
-                Kind::Institution => spec_shapes::<Institution>(&files),
-                Kind::Cluster => spec_shapes::<Cluster>(&files),
-                Kind::Tenant => spec_shapes::<Tenant>(&files),
-                Kind::GpuClass => spec_shapes::<GpuClass>(&files),
-                Kind::Quota => spec_shapes::<Quota>(&files),
-                Kind::Agreement => spec_shapes::<Agreement>(&files),
-                Kind::PriorityClass => spec_shapes::<PriorityClass>(&files),
-                Kind::Schedule => spec_shapes::<Schedule>(&files),
-            };
+            let (shapes, problems) = kind_shapes(kind);
             assert!(problems.is_empty(), "{problems:#?}");
             all.push((kind.as_str(), shapes, sample_of(kind)));
         }

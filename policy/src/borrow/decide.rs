@@ -125,10 +125,9 @@ fn check_tenant<'b>(
     }
     citations.push(|| tenant.cite("classes"));
     if let Some(class) = bundle.classes.get(facts.class)
-        && class.spec.when.is_some()
+        && let Some(when) = &class.spec.when
     {
-        let subject = format!("class `{}`", class.name);
-        check_when(bundle, facts, class.spec.when.as_ref(), &subject, |field| class.cite(field))?;
+        check_when(bundle, facts, when, || format!("class `{}`", class.name), |field| class.cite(field))?;
     }
     Ok(tenant)
 }
@@ -248,11 +247,9 @@ fn check_term_is_in_force(
     index: usize,
     term: &LendTerm,
 ) -> CheckResult<()> {
-    if term.when.is_none() {
-        return Ok(());
-    }
-    let subject = format!("the term of `{}` for `{}`", donor.name, facts.class);
-    check_when(bundle, facts, term.when.as_ref(), &subject, |field| donor.cite(&format!("lends[{index}].{field}")))
+    let Some(when) = &term.when else { return Ok(()) };
+    let subject = || format!("the term of `{}` for `{}`", donor.name, facts.class);
+    check_when(bundle, facts, when, subject, |field| donor.cite(&format!("lends[{index}].{field}")))
 }
 
 fn check_quotas(

@@ -10,8 +10,7 @@ use crate::documents::{DocRef, When};
 impl Bundle {
     /// The phase of `during` or `outside` at a time in milliseconds since 1970; `None` if the bundle lacks the schedule,
     /// which a valid one does not.
-    #[must_use]
-    pub fn phase_of(&self, when: &When, at_ms: u64) -> Option<Phase> {
+    pub(crate) fn phase_of(&self, when: &When, at_ms: u64) -> Option<Phase> {
         let schedule = &self.schedules.get(when.schedule())?.spec;
         let phase = schedule.phase_at(self.source.zones.get(&schedule.time_zone)?, at_ms);
         Some(match when {
@@ -19,9 +18,7 @@ impl Bundle {
             When::Outside(_) => phase.inverted(),
         })
     }
-}
 
-impl Bundle {
     /// The next time after `after_ms` at which time alone changes a decision: a schedule opens or closes, or an
     /// agreement begins or ends. In milliseconds since 1970.
     #[must_use]
@@ -43,11 +40,10 @@ impl Bundle {
 pub(super) fn check_when(
     bundle: &Bundle,
     facts: &BorrowFacts<'_>,
-    when: Option<&When>,
-    subject: &str,
+    when: &When,
+    subject: impl FnOnce() -> String,
     cite: impl FnOnce(&str) -> DocRef,
 ) -> CheckResult<()> {
-    let Some(when) = when else { return Ok(()) };
     let schedule = when.schedule();
     let Some(phase) = bundle.phase_of(when, facts.now_ms) else {
         let message = format!("there is no schedule `{schedule}`");
@@ -56,7 +52,7 @@ pub(super) fn check_when(
     let field = when.field();
     if !phase.is_open {
         let by = cite(field);
-        let message = format!("{subject} is in force {field} `{schedule}` only");
+        let message = format!("{} is in force {field} `{schedule}` only", subject());
         let unblock = match phase.until_ms {
             Some(until_ms) => {
                 let wait = show_duration(until_ms.saturating_sub(facts.now_ms));
@@ -73,7 +69,8 @@ pub(super) fn check_when(
         // With its last moment as notice, it would be reclaimed at once.
         Some(notice_ms) if notice_ms >= left_ms => {
             let message = format!(
-                "{subject} is in force until {}, which leaves no time before the notice of {}",
+                "{} is in force until {}, which leaves no time before the notice of {}",
+                subject(),
                 show_time(until_ms),
                 show_duration(notice_ms)
             );
@@ -83,7 +80,8 @@ pub(super) fn check_when(
         }
         None if facts.duration_ms > left_ms => {
             let left = show_duration(left_ms);
-            let message = format!("{subject} is in force until {}, before the lease would end", show_time(until_ms));
+            let message =
+                format!("{} is in force until {}, before the lease would end", subject(), show_time(until_ms));
             let by = by();
             let unblock = format!("ask for at most {left}, or for a preemptible lease, or change {by}");
             deny(DenyCode::ScheduleEndsTooSoon, message, unblock, vec![by])

@@ -5,6 +5,8 @@ use crate::documents::Schedule;
 use crate::documents::weekly_window::{MINUTES_PER_DAY, Window};
 
 const MINUTE_MS: i64 = 60_000;
+/// Later times count as this one: millions of years away, with room for sums.
+const LATEST_MS: i64 = i64::MAX / 4;
 const DAYS_PER_WEEK: i64 = 7;
 /// Days for which the next change is looked for. A schedule can have exceptions on every date.
 const MAX_DAYS_AHEAD: i64 = 35;
@@ -33,7 +35,7 @@ impl Schedule {
     /// at the first moment at which the clocks of its zone show that time or a later one.
     #[must_use]
     pub fn phase_at(&self, rules: &ZoneRules, at_ms: u64) -> Phase {
-        let now = i64::try_from(at_ms).unwrap_or(i64::MAX / 2);
+        let now = i64::try_from(at_ms).unwrap_or(i64::MAX).min(LATEST_MS);
         let today = rules.local_ms(now).div_euclid(DAY_MS);
         let longest = self.windows.iter().map(|window| window.minutes).max().unwrap_or(0);
         // One more day: the clocks may be set back meanwhile.
@@ -148,6 +150,9 @@ mod tests {
         let phase = schedule.phase_at(&rules, utc("2026-12-25T10:00:00Z"));
         assert_eq!(phase, Phase { is_open: false, until_ms: None });
         assert!(phase.inverted().is_open);
+        for never in [u64::MAX, i64::MAX as u64] {
+            assert!(working_hours().phase_at(&rules, never).until_ms.is_some());
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub enum When {
 }
 
 impl When {
-    /// Reads both fields, of which one may be given.
+    /// Reads `during` and `outside`. At most one may be given.
     pub(super) fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
         let during = fields.optional("during", reader);
         let outside = fields.optional("outside", reader);

@@ -6,7 +6,7 @@ use comity_core::demand::Share;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::refusal::Code;
 use comity_core::scheduler::Planner;
-use comity_core::{Command, Millis};
+use comity_core::{Command, Millis, ReplyBody};
 use comity_policy::{Bundle, BundleSource, SourceFile};
 use comity_types::{LeaseState, RequestState};
 
@@ -118,4 +118,19 @@ fn a_command_without_the_offsets_of_its_zones_changes_nothing() {
     source.files[0].text.push_str("# changed\n");
     let refusal = federation.refused(Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: None }));
     assert!(refusal.reason.contains("there is no time zone `UTC`"), "{}", refusal.reason);
+}
+
+#[test]
+fn newer_offsets_of_the_same_zones_come_into_force() {
+    let mut federation = Federation::lent_at_night();
+    let held = (*federation.state.policy.as_ref().unwrap().source).clone();
+    let apply = |federation: &mut Federation, source: &BundleSource| {
+        let command = ApplyPolicy { source: source.clone(), force: false, expected_hash: None };
+        federation.ok(Command::ApplyPolicy(command)).reply.unwrap()
+    };
+    assert_eq!(apply(&mut federation, &held), ReplyBody::Policy { changed: false });
+    let mut newer = held.clone();
+    let an_hour_east = serde_json::from_str(r#"{"firstS": 3600, "changes": []}"#).unwrap();
+    newer.zones.insert("UTC".to_owned(), an_hour_east);
+    assert_eq!(apply(&mut federation, &newer), ReplyBody::Policy { changed: true });
 }

@@ -38,8 +38,11 @@ impl ApplyPolicy {
             .at("bundle", "")
         })?;
         let in_force = transition.state().policy.as_ref();
-        let is_this =
-            |record: &PolicyRecord| record.bundle.hash == bundle.hash && record.source.commit == self.source.commit;
+        // The hash is that of the files: newer offsets of the same time zones come into force, too.
+        let is_this = |record: &PolicyRecord| {
+            let (held, ours) = (&record.source, &self.source);
+            record.bundle.hash == bundle.hash && held.commit == ours.commit && held.zones == ours.zones
+        };
         if in_force.is_some_and(is_this) {
             return Ok(ReplyBody::Policy { changed: false });
         }
