@@ -4,7 +4,7 @@
 //! and the broker's scheduler plans for it. This crate decides nothing itself.
 //!
 //! ```text
-//! BundleSource ──▶ ScenarioRunner (policy in force) ──▶ per scenario: clusters join and offer, leases begin,
+//! Bundle ──▶ ScenarioRunner (policy in force) ──▶ per scenario: clusters join and offer, leases begin,
 //!                  the request is submitted, planned and placed ──▶ Actual ──▶ compared with Expected ──▶ Outcome
 //! ```
 //!

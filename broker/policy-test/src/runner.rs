@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use comity_core::command::{ApplyPolicy, check_submission};
 use comity_core::{Command, Millis, State, Timestamp, explain};
-use comity_policy::{AskedRequest, Bundle, BundleSource, GivenCluster, GivenLease, Scenario, WaitingRequest};
+use comity_policy::{AskedRequest, Bundle, GivenCluster, GivenLease, Scenario, WaitingRequest};
 use comity_types::{ClusterId, RequestState};
 
 use crate::actual::{self, Actual};
@@ -33,11 +33,9 @@ impl ScenarioRunner {
     ///
     /// # Errors
     /// Why the core refuses the bundle.
-    pub fn new(source: BundleSource) -> Result<Self, String> {
+    pub fn new(bundle: &Bundle) -> Result<Self, String> {
         let mut in_force = State::default();
-        // With the offsets of its time zones. What does not compile is refused when it is applied.
-        let source = Bundle::compile(&source).map_or(source, |bundle| bundle.source().clone());
-        let command = ApplyPolicy { source, force: false, expected_hash: None };
+        let command = ApplyPolicy { source: bundle.source().clone(), force: false, expected_hash: None };
         apply(&mut in_force, Timestamp(0), Command::ApplyPolicy(command))?;
         Ok(Self { in_force })
     }

@@ -1,6 +1,6 @@
 //! Scenarios that fail say what differs; what cannot be is told apart.
 
-use comity_policy::{BundleSource, Scenario, SourceFile, load, read_tests, render_problems};
+use comity_policy::{Scenario, SourceFile, load, read_tests, render_problems};
 use comity_policy_test::{Outcome, ScenarioRunner, Verdict};
 
 const POLICY: &str = r#"
@@ -65,7 +65,7 @@ fn run(scenario: &str) -> Outcome {
     let bundle = load(files()).unwrap_or_else(|problems| panic!("{}", render_problems(&problems)));
     let file = SourceFile { path: "a.test.yaml".to_owned(), text: format!("{GIVEN}{scenario}") };
     let read = read_tests(&[file], &bundle).unwrap_or_else(|problems| panic!("{}", render_problems(&problems)));
-    let runner = ScenarioRunner::new(BundleSource::of_files(files())).expect("a valid bundle");
+    let runner = ScenarioRunner::new(&bundle).expect("a valid bundle");
     let [scenario]: [Scenario; 1] = read.try_into().expect("one scenario");
     runner.run(&scenario)
 }

@@ -44,6 +44,19 @@ fn the_examples_pass_and_a_pattern_chooses() {
 }
 
 #[test]
+fn a_test_file_without_scenarios_is_named_as_such() {
+    let dir = with_one_test("ncc-main");
+    fs::write(dir.path().join("one.test.yaml"), "").unwrap();
+    let none = run(&["policy", "test", &dir.path().display().to_string()]);
+    assert_eq!(none.status.code(), Some(2), "{}", stderr(&none));
+    let said = stderr(&none);
+    assert!(
+        said.contains("hold no scenario") && said.contains("kind: PolicyTest") && !said.contains("--run"),
+        "{said}"
+    );
+}
+
+#[test]
 fn a_failed_scenario_shows_what_differs() {
     let dir = with_one_test("physics-farm");
     let path = dir.path().display().to_string();

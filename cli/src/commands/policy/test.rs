@@ -86,8 +86,7 @@ impl PolicyTestArgs {
         let files = read_test_files(&self.dir).map_err(|error| no_tests(&self.dir, &error))?;
         let unusable =
             |problems: &[Problem]| PolicyTested::unusable(problems.iter().map(PolicyProblem::from).collect());
-        let source = BundleSource::of_files(scan.files);
-        let bundle = match Bundle::compile(&source) {
+        let bundle = match Bundle::compile(&BundleSource::of_files(scan.files)) {
             Ok(bundle) if scan.problems.is_empty() => bundle,
             Ok(_) => return Ok(unusable(&scan.problems)),
             Err(problems) => return Ok(unusable(&[scan.problems, problems].concat())),
@@ -96,8 +95,12 @@ impl PolicyTestArgs {
             Ok(scenarios) => scenarios,
             Err(problems) => return Ok(unusable(&problems)),
         };
-        let runner = ScenarioRunner::new(source).map_err(|reason| Failure::refused("bad-policy", reason))?;
+        let runner = ScenarioRunner::new(&bundle).map_err(|reason| Failure::refused("bad-policy", reason))?;
         let count = all.len();
+        if count == 0 {
+            let reason = format!("the *.test.yaml files of {} hold no scenario", self.dir.display());
+            return Err(Failure::usage(reason).field("<DIR>", self.dir.display()).remedy(FIRST_TEST));
+        }
         let chosen: Vec<Scenario> = all.into_iter().filter(|scenario| self.runs(scenario)).collect();
         if chosen.is_empty() {
             let pattern = self.run.as_deref().unwrap_or_default();
