@@ -21,8 +21,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use comity_runtime::help::{self, TokenPlace};
 use comity_runtime::join_token::is_token;
-use comity_runtime::redact_secrets;
-use comity_types::printable;
+use comity_types::{printable, redact_secrets};
 
 use crate::observe::file::SAMPLE_INVENTORY;
 use devices_command::DevicesArgs;

@@ -10,11 +10,10 @@ use clap::{Args, Parser, Subcommand};
 use comity_runtime::ca::MAX_VALIDITY;
 use comity_runtime::help::{self, TokenPlace};
 use comity_runtime::private_files::NotPrivate;
-use comity_runtime::redact_secrets;
 use comity_runtime::shutdown::Shutdown;
 use comity_runtime::spiffe::{SpiffeError, UserName};
 use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError};
-use comity_types::printable;
+use comity_types::{printable, redact_secrets};
 
 use crate::app::{Broker, StartError};
 use crate::config::{Config, ConfigError, Settings};
@@ -24,9 +23,9 @@ use crate::group::{Halt, date_and_time};
 use crate::provision::revoked_user::is_revoked;
 use crate::provision::{self, NewBroker, ProvisionError};
 
-/// Prints a line; ignores a closed pipe.
+/// Prints lines, without secrets that somebody pasted in the place of a path; ignores a closed pipe.
 macro_rules! say {
-    ($($text:tt)*) => { _ = writeln!(std::io::stdout(), $($text)*) };
+    ($($text:tt)*) => { $crate::command_line::print_line(&format!($($text)*)) };
 }
 
 mod authority_actions;
@@ -233,6 +232,10 @@ impl CommandLine {
     fn parse_words(words: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
         help::parse(words, TokenPlace { args: &["join"], instead: "echo TOKEN | comity-broker up --join -" })
     }
+}
+
+fn print_line(text: &str) {
+    _ = writeln!(std::io::stdout(), "{}", printable(&redact_secrets(text)));
 }
 
 /// Runs the command line; a failure prints one sentence and sets the exit code.

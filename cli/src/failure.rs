@@ -1,9 +1,8 @@
 //! Why a command failed, rendered for people and for scripts.
 
 use comity_proto::error_detail;
-use comity_runtime::redact_secrets;
 use comity_runtime::tls::{ConnectError, DialError};
-use comity_types::{printable_json, printable_line};
+use comity_types::{printable_json, printable_line, redact_secrets};
 use serde::Serialize;
 use tonic::{Code, Status};
 

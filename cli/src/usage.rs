@@ -3,8 +3,7 @@
 use std::ffi::OsString;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use comity_runtime::redact_secrets;
-use comity_types::printable;
+use comity_types::{printable, redact_secrets};
 
 use crate::failure::Failure;
 use crate::output::{Format, write_stderr};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_types::{is_printable, is_printable_text, is_steering};
+use comity_types::{find_secret, is_printable, is_printable_text, is_steering};
 use sha2::{Digest, Sha256};
 
 use crate::bundle::Bundle;
@@ -159,6 +159,11 @@ fn check_files(source: &BundleSource, problems: &mut Problems<'_>) {
             let place = Place { file: index, line, column, width: 1 };
             let message = "the text has a control or invisible character, which would mislead who reads it";
             problems.at(place, ProblemCode::NotText, message, "delete the character");
+        }
+        if let Some((line, noun)) = find_secret(&file.text) {
+            let place = Place { file: index, line: u32::try_from(line).unwrap_or(u32::MAX), column: 1, width: 1 };
+            let message = format!("the line has {noun}, and everybody who may read the policy reads it");
+            problems.at(place, ProblemCode::Secret, message, "delete it, and replace it wherever it is valid");
         }
         if index > 0 && files[index - 1].path == file.path {
             problems.whole(&file.path, ProblemCode::DuplicateName, "two files have this path", "");

@@ -249,7 +249,7 @@ fn not_text(file: &str, lossy: &str, valid_bytes: usize) -> Problem {
         lossy,
         Place { file: 0, line: to_u32(line), column: to_u32(column), width: 1 },
         ProblemCode::NotText,
-        "the file is not UTF-8 text from here on".to_owned(),
-        "save it as UTF-8".to_owned(),
+        "the file is not UTF-8 text from here on",
+        "save it as UTF-8",
     )
 }

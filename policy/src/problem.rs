@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use comity_types::redact_secrets;
 use serde::{Deserialize, Serialize};
 
 pub use code::ProblemCode;
@@ -47,8 +48,8 @@ impl Problem {
         text: &str,
         place: Place,
         code: ProblemCode,
-        message: String,
-        remedy: String,
+        message: &str,
+        remedy: &str,
     ) -> Self {
         let snippet = excerpt::snippet(text, place.line, place.column);
         Self {
@@ -56,8 +57,8 @@ impl Problem {
             line: place.line,
             column: place.column,
             code,
-            message,
-            remedy,
+            message: redact_secrets(message),
+            remedy: redact_secrets(remedy),
             snippet: snippet.line,
             caret: snippet.caret,
             width: place.width.clamp(1, snippet.chars_after_caret.max(1)),

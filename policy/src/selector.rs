@@ -83,7 +83,7 @@ pub fn compile_selector(source: &str) -> Result<Selector, Problem> {
             .unwrap_or_else(|| SelectorError::whole(ProblemCode::CelSyntax, "not a selector", ""));
         let start = Place { file: 0, line: 1, column: 1, width: 1 };
         let place = place_within(source, start, 0, source, error.at, error.width);
-        Problem::in_text("selector", source, place, error.code, error.message, error.remedy)
+        Problem::in_text("selector", source, place, error.code, &error.message, &error.remedy)
     })
 }
 

@@ -1,8 +1,7 @@
 //! Results of checks that `comity-agent join`, `comity-agent doctor` and `comity doctor` make, each with a remedy.
 
+use comity_types::redact_secrets;
 use serde::Serialize;
-
-use crate::redact_secrets;
 
 /// Indentation of a remedy: below the detail of its check.
 const REMEDY: &str = "remedy: ";

@@ -17,6 +17,8 @@ use zeroize::Zeroize;
 
 use crate::entropy::Entropy;
 use crate::identity::RootHash;
+use comity_types::JOIN_TOKEN_PREFIX;
+
 use crate::secret::{Secret, SecretString};
 use crate::spiffe::{ClusterName, SpiffeId, UserName};
 use crate::tls::{BrokerEndpoints, EndpointError};
@@ -27,8 +29,6 @@ mod token_argument;
 pub use pending_key::{PendingKey, PendingKeyError};
 pub use token_argument::{TokenArgumentError, is_token};
 
-/// The first characters of every token.
-pub(crate) const PREFIX: &str = "comity-join-v1.";
 /// Bytes of a token, at most.
 pub const TOKEN_MAX_BYTES: usize = 8 * 1024;
 /// Bytes of a token's secret.
@@ -41,7 +41,7 @@ pub enum JoinTokenError {
     #[error("no join token is given: the text is empty; give the token, or ask a maintainer for one")]
     Empty,
     /// It does not begin with the prefix of a token.
-    #[error("not a join token: it does not begin with '{PREFIX}'; ask a maintainer for one")]
+    #[error("not a join token: it does not begin with '{JOIN_TOKEN_PREFIX}'; ask a maintainer for one")]
     Prefix,
     /// It is too long.
     #[error("not a join token: {bytes} bytes, at most {TOKEN_MAX_BYTES} are allowed")]
@@ -124,7 +124,7 @@ impl JoinToken {
             secret: URL_SAFE_NO_PAD.encode(self.secret.expose()),
         };
         let mut json = serde_json::to_vec(&wire).expect("strings always serialise");
-        let token = SecretString::new(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(&json)));
+        let token = SecretString::new(format!("{JOIN_TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(&json)));
         json.zeroize();
         token
     }
@@ -174,7 +174,7 @@ impl FromStr for JoinToken {
         if text.len() > TOKEN_MAX_BYTES {
             return Err(JoinTokenError::TooLarge { bytes: text.len() });
         }
-        let encoded = text.strip_prefix(PREFIX).ok_or(JoinTokenError::Prefix)?;
+        let encoded = text.strip_prefix(JOIN_TOKEN_PREFIX).ok_or(JoinTokenError::Prefix)?;
         let mut json =
             URL_SAFE_NO_PAD.decode(encoded).map_err(|_| JoinTokenError::Damaged { problem: "it is not base64url" })?;
         // The JSON error may quote content, so only its category is reported.
@@ -245,7 +245,7 @@ mod tests {
     }
 
     fn encode(json: &str) -> String {
-        format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
+        format!("{JOIN_TOKEN_PREFIX}{}", URL_SAFE_NO_PAD.encode(json))
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
         assert!(parse("comity-join-v1.***").contains("base64url"));
         assert!(parse(&encode("{}")).contains("missing or unknown"));
         let line = token().encode();
-        let json = URL_SAFE_NO_PAD.decode(line.expose().strip_prefix(PREFIX).unwrap()).unwrap();
+        let json = URL_SAFE_NO_PAD.decode(line.expose().strip_prefix(JOIN_TOKEN_PREFIX).unwrap()).unwrap();
         let json = String::from_utf8(json).unwrap();
         assert!(encode(&json).parse::<JoinToken>().is_ok());
         let changed = |from: &str, to: &str| parse(&encode(&json.replace(from, to)));

@@ -44,7 +44,7 @@ pub use host_name::HostName;
 pub use identity::{IdentityDir, IdentityPem, IdentitySource, RootHash, Roots, TlsIdentity, TrustedRoots};
 pub use join_token::JoinToken;
 pub use process::shutdown::Shutdown;
-pub use process::{MisplacedSecret, help, memory, misplaced_secret, redact_secrets, shutdown};
+pub use process::{MisplacedSecret, help, memory, misplaced_secret, shutdown};
 pub use secret::{Secret, SecretBytes, SecretString};
 pub use signing::{IdentityKey, IdentityPublicKey, IdentitySignature, SigningError};
 pub use spiffe::{ClusterName, SpiffeId, SpiffeKind, TrustDomain, UserName};

@@ -3,8 +3,6 @@
 pub mod help;
 pub mod memory;
 mod misplaced_secret;
-mod redaction;
 pub mod shutdown;
 
 pub use misplaced_secret::{MisplacedSecret, misplaced_secret};
-pub use redaction::redact_secrets;

@@ -11,13 +11,12 @@ use comity_runtime::ca::{CertificateAuthority, CsrDer, KeyAndCsr};
 use comity_runtime::entropy::SeededEntropy;
 use comity_runtime::identity::{IdentityPem, Roots, TlsIdentity};
 use comity_runtime::join_token::JoinToken;
-use comity_runtime::redact_secrets;
 use comity_runtime::sealing::{SealContext, open, public_key, seal};
 use comity_runtime::signing::{IdentityKey, IdentityPublicKey, IdentitySignature};
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::BrokerEndpoints;
 use comity_runtime::{ClusterName, HostName, RootHash, UserName};
-use comity_types::{is_printable, is_printable_text, printable, printable_json, printable_line};
+use comity_types::{is_printable, is_printable_text, printable, printable_json, printable_line, redact_secrets};
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject as _;
 

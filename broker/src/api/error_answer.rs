@@ -2,7 +2,7 @@
 //! way and pasted into tickets.
 
 use comity_proto::{ErrorDetails, error_status, v1};
-use comity_runtime::redact_secrets;
+use comity_types::redact_secrets;
 use tonic::{Code, Status};
 
 /// Characters of one text that are searched for secrets; the rest is left out. Headers take no longer ones.

@@ -1,6 +1,5 @@
 //! `comity-broker ca`: roots, which stay offline, and the intermediates that brokers hold.
 
-use std::io::Write as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 

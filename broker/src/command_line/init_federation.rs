@@ -1,7 +1,6 @@
 //! `comity-broker init`.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::Args;

@@ -1,7 +1,6 @@
 //! `comity-broker up`: sets a broker up at its first start, then runs it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -12,6 +12,7 @@ mod invite_broker;
 
 pub use invite_broker::BrokerInviteArgs;
 
+use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::output::note;
 use crate::session::Session;
@@ -54,17 +55,21 @@ a learner and votes again once it has caught up.
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   comity raft remove 2
+  comity raft remove 2 --yes
 
-Refused if the other voters that answer are not a majority. Numbers are never reused: create the
-successor under a new number with `comity-broker add-identity`. A leader transfers its leadership
-before it is removed.
+Refused if the other voters that answer are not a majority. Numbers are never reused: `comity raft
+invite` gives the successor a new one. A leader transfers its leadership before it is removed.
+
+The brokers refuse it from then on. Its disk still holds a key that signs certificates of members:
+erase the disk; if it may be in other hands, replace the root ('If an intermediate was stolen' in
+docs/authority.md).
 ";
 
 const REPLACE_EXAMPLES: &str = "\
 Examples:
   comity raft replace 2 --by 4 --raft-address d.example.org:7444 --client-address d.example.org:7443
 
-Adds the new broker, promotes it, then removes the old one. If this is interrupted after the new
+Asks before it begins, as `comity raft remove` does. Adds the new broker, promotes it, then removes the old one. If this is interrupted after the new
 broker votes, repeat it with --continue.
 ";
 
@@ -102,7 +107,7 @@ pub enum RaftCommand {
     Promote(BrokerArgs),
     /// Remove a broker from the group for good
     #[command(after_help = REMOVE_EXAMPLES)]
-    Remove(BrokerArgs),
+    Remove(RemoveArgs),
     /// Replace a broker with a new one
     #[command(after_help = REPLACE_EXAMPLES)]
     Replace(ReplaceArgs),
@@ -155,12 +160,21 @@ pub struct BrokerAddressArgs {
     client_address: String,
 }
 
-/// `comity raft promote` and `comity raft remove`.
+/// `comity raft promote`.
 #[derive(Debug, Args)]
 pub struct BrokerArgs {
     /// Number of the broker, as `comity raft status` shows it
     #[arg(value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
     id: u64,
+}
+
+/// `comity raft remove`.
+#[derive(Debug, Args)]
+pub struct RemoveArgs {
+    #[command(flatten)]
+    broker: BrokerArgs,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
 }
 
 /// `comity raft replace`.
@@ -177,6 +191,8 @@ pub struct ReplaceArgs {
     /// Finish an interrupted replacement: the new broker votes already
     #[arg(long = "continue")]
     continues: bool,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
 }
 
 /// `comity raft transfer-leader`.
@@ -221,12 +237,18 @@ impl ReplaceArgs {
                     self.id, self.id
                 )));
         }
+        self.confirm.ask_about(&removal(self.id))?;
         change_members(session, add_learner(self.by, &self.addresses)).await?;
         note(&format!("broker {} has the log", self.by));
         change_members(session, Change::Promote(v1::Promote { id: self.by })).await?;
         note(&format!("broker {} votes", self.by));
         remove(session, self.id).await
     }
+}
+
+/// What the removal of a broker means.
+fn removal(id: u64) -> String {
+    format!("broker {id} loses its vote, the others refuse it, and its number is never used again")
 }
 
 /// Removes a broker, and says how many failures the group survives after that.
@@ -237,6 +259,10 @@ async fn remove(session: &Session, id: u64) -> Result<Vec<v1::RaftMember>, Failu
         0 => note(&format!("{voters} vote now: the group stops when one of them fails; add brokers until three vote")),
         failures => note(&format!("{voters} vote now: the group survives the failure of {failures}")),
     }
+    note(&format!(
+        "the disk of broker {id} still holds a key that signs certificates: erase it; if it may be in other hands, \
+         replace the root (docs/authority.md, 'If an intermediate was stolen')"
+    ));
     Ok(members)
 }
 
@@ -260,7 +286,10 @@ impl RaftCommand {
             Self::Promote(BrokerArgs { id }) => {
                 session.print(&members_view(change_members(session, Change::Promote(v1::Promote { id: *id })).await?))
             }
-            Self::Remove(BrokerArgs { id }) => session.print(&members_view(remove(session, *id).await?)),
+            Self::Remove(RemoveArgs { broker: BrokerArgs { id }, confirm }) => {
+                confirm.ask_about(&removal(*id))?;
+                session.print(&members_view(remove(session, *id).await?))
+            }
             Self::Replace(args) => session.print(&members_view(args.run(session).await?)),
             Self::TransferLeader(TransferArgs { id }) => {
                 let transfer = v1::TransferLeader { id: id.unwrap_or(0) };

@@ -13,7 +13,7 @@ const KUBECTL_TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, thiserror::Error)]
 pub enum KubectlError {
     /// It could not run, or did not end.
-    #[error("cannot run kubectl {command}")]
+    #[error("cannot run kubectl {command}: {source}")]
     Run {
         /// The arguments.
         command: String,

@@ -22,6 +22,8 @@ pub enum ProblemCode {
     UnknownKind,
     /// A field that the kind does not have.
     UnknownField,
+    /// A join token, a private key or a password, which everybody who reads the policy would have.
+    Secret,
     /// The same key twice in one mapping.
     DuplicateField,
     /// A required field is missing.
@@ -88,6 +90,7 @@ impl ProblemCode {
             Self::UnknownApiVersion => "unknown-api-version",
             Self::UnknownKind => "unknown-kind",
             Self::UnknownField => "unknown-field",
+            Self::Secret => "secret",
             Self::DuplicateField => "duplicate-field",
             Self::MissingField => "missing-field",
             Self::WrongType => "wrong-type",

@@ -1,5 +1,7 @@
 //! Collects the problems of a bundle and gives each one its snippet.
 
+use comity_types::redact_secrets;
+
 use super::place::Place;
 use super::{Problem, ProblemCode};
 use crate::limits::MAX_PROBLEMS;
@@ -41,7 +43,7 @@ impl<'s> Problems<'s> {
             return;
         }
         let (path, text) = self.files.get(place.file).map_or(("", ""), |file| (file.path.as_str(), file.text.as_str()));
-        self.found.push(Problem::in_text(path, text, place, code, message.into(), remedy.into()));
+        self.found.push(Problem::in_text(path, text, place, code, &message.into(), &remedy.into()));
     }
 
     /// Adds a problem of a whole file (by its path) or, with an empty path, of the bundle.
@@ -60,8 +62,8 @@ impl<'s> Problems<'s> {
             line: 0,
             column: 0,
             code,
-            message: message.into(),
-            remedy: remedy.into(),
+            message: redact_secrets(&message.into()),
+            remedy: redact_secrets(&remedy.into()),
             snippet: String::new(),
             caret: 0,
             width: 1,

@@ -1,6 +1,6 @@
 //! Source text cut to a width that fits a message.
 
-use comity_types::is_steering;
+use comity_types::{is_steering, redact_secrets};
 
 use super::place::to_u32;
 
@@ -26,8 +26,14 @@ pub(super) fn snippet(text: &str, line: u32, column: u32) -> Snippet {
         return Snippet::default();
     };
     let column = (column as usize).saturating_sub(1);
+    let redacted = redact_secrets(source);
+    let column = if redacted == source {
+        column
+    } else {
+        redact_secrets(&source.chars().take(column).collect::<String>()).chars().count()
+    };
     let skipped = if column > SNIPPET_CHARS * 2 / 3 { column - SNIPPET_CHARS / 2 } else { 0 };
-    let visible: String = source
+    let visible: String = redacted
         .chars()
         .skip(skipped)
         .take(SNIPPET_CHARS)

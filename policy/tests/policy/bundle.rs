@@ -327,6 +327,32 @@ fn one(text: &str) -> Vec<Problem> {
 }
 
 #[test]
+fn secrets_in_documents_are_refused_and_not_repeated() {
+    let key = "-----BEGIN PRIVATE KEY-----\n    bGFyZ2VzZWNyZXQ=\n    -----END PRIVATE KEY-----";
+    for (secret, hidden, noun) in [
+        ("comity-join-v1.eyJzZWNyZXQiOiJhYiJ9", "eyJ", "a join token"),
+        (key, "bGFyZ", "a private key"),
+        ("https://ada:hunter2@git.example/p.git", "hunter2", "a URL with a password"),
+    ] {
+        let problems = one(&format!("kind: Federation\n# pasted:\n    x: {secret}\n"));
+        let shown = problems.iter().map(ToString::to_string).collect::<String>();
+        assert_eq!((problems[0].code, problems[0].line), (ProblemCode::Secret, 3), "{shown}");
+        assert!(shown.contains(noun) && shown.contains("replace it") && !shown.contains(hidden), "{shown}");
+    }
+}
+
+#[test]
+fn values_that_look_like_secrets_are_not_repeated() {
+    let bearer = "Zm9vYmFyMTIzNDU2Nzg5MEFCQ0RFRkdISUpLTE1OT1BRUlNUVVZXWFlaYWJj";
+    let problems = one(&format!(
+        "apiVersion: policy.comity.dev/v1\nkind: Federation\nmetadata: {{name: f}}\nspec:\n  trustDomain: {bearer}\n  \
+         maintainers: [{bearer}]\n"
+    ));
+    let shown = problems.iter().map(ToString::to_string).collect::<String>();
+    assert!(shown.contains("[redacted]") && !shown.contains(bearer), "{shown}");
+}
+
+#[test]
 fn an_unknown_field_gets_a_suggestion() {
     let problems = one(
         "apiVersion: policy.comity.dev/v1\nkind: Federation\nmetadata:\n  name: f\nspec:\n  trustDomian: a.example\n  \

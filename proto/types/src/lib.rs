@@ -16,6 +16,7 @@ pub mod mig;
 mod number_id;
 mod peering_state;
 mod printable;
+mod redaction;
 mod request_state;
 mod side;
 
@@ -30,5 +31,6 @@ pub use lease_state::LeaseState;
 pub use number_id::{LeaseId, PeeringId, RequestId, namespace_name};
 pub use peering_state::PeeringState;
 pub use printable::{is_printable, is_printable_text, is_steering, printable, printable_json, printable_line};
+pub use redaction::{JOIN_TOKEN_PREFIX, find_secret, has_private_key, redact_secrets};
 pub use request_state::RequestState;
 pub use side::Side;

@@ -3,10 +3,11 @@
 use std::io::Read as _;
 use std::path::Path;
 
+use comity_types::JOIN_TOKEN_PREFIX;
 use thiserror::Error;
 use zeroize::Zeroizing;
 
-use super::{JoinToken, JoinTokenError, PREFIX, TOKEN_MAX_BYTES};
+use super::{JoinToken, JoinTokenError, TOKEN_MAX_BYTES};
 use crate::atomic_file::{self, FileError};
 
 /// Bytes read from a file or from standard input, at most: a token with blanks around it.
@@ -29,7 +30,7 @@ pub enum TokenArgumentError {
 /// Whether a text is meant as a join token. A program that expects a file name checks this before it prints the name.
 #[must_use]
 pub fn is_token(text: &str) -> bool {
-    text.trim_start().starts_with(PREFIX)
+    text.trim_start().starts_with(JOIN_TOKEN_PREFIX)
 }
 
 /// Whether a text may be a token that was cut off at its beginning. Errors would quote it as a file name.

@@ -2,9 +2,9 @@
 //! join tokens where something else is expected.
 
 use clap::{Arg, ArgMatches, Command};
+use comity_types::has_private_key;
 use thiserror::Error;
 
-use super::redaction::has_private_key;
 use crate::join_token::is_token;
 
 /// A secret stands in the place of another value. Never quotes it.

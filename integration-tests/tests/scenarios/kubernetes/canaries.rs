@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use comity_scenarios::{Federation, PATIENCE, until};
 use comity_testkit::{Binaries, CANARY_IMAGE, RealCluster, RealClusters, VisibleDevices, write_canary_image};
 use serde_json::Value;
@@ -94,7 +94,7 @@ pub(crate) async fn network_policies_are_needed(
     }
 
     enforcement.stop().await;
-    donor.kubectl(&["-n", "comity-canary", "delete", "pods", "--all"]).await.or_logs(federation);
+    delete_canaries(donor).await.or_logs(federation);
     let began = Instant::now();
     all_lend(federation, donor, cluster, false).await;
     until("an event on each node", PATIENCE, async || {
@@ -124,7 +124,10 @@ pub(crate) async fn all_lend(federation: &Federation, donor: &RealCluster, clust
         let offer = federation.comity_as("admin", &["offers", cluster]).await?;
         let nodes = offer["nodeDetails"].as_array().cloned().unwrap_or_default();
         let all = nodes.iter().all(|node| lends(node) == expected);
-        ensure!(nodes.len() == usize::try_from(donor.nodes())? && all, "{nodes:?}");
+        if nodes.len() != usize::try_from(donor.nodes())? || !all {
+            let told = ["-n", "comity-canary", "get", "pods,events", "-o", "wide"];
+            bail!("{nodes:?}\n{}", donor.kubectl(&told).await?);
+        }
         Ok(Some(()))
     })
     .await
@@ -144,6 +147,13 @@ fn lends(node: &Value) -> bool {
     node["schedulable"] == true
 }
 
+/// Deletes the canaries, which are the record of what was proved, so that each node is proved again. Does not wait: the
+/// next ones have the same names.
+pub(crate) async fn delete_canaries(donor: &RealCluster) -> Result<()> {
+    donor.kubectl(&["-n", "comity-canary", "delete", "pods", "--all", "--wait=false"]).await?;
+    Ok(())
+}
+
 async fn canaries(donor: &RealCluster) -> Result<Vec<Value>> {
     let pods: Value =
         serde_json::from_str(&donor.kubectl(&["-n", "comity-canary", "get", "pods", "-o", "json"]).await?)?;
@@ -157,7 +167,7 @@ pub(crate) async fn an_exposed_node_does_not_lend(on: &GpuNode<'_>, binaries: &B
         let began = Instant::now();
         donor.use_nvidia_runtime(binaries, setting).await.or_logs(federation);
         // Neither boot nor version changed, so the agent keeps its proof until somebody removes that.
-        donor.kubectl(&["-n", "comity-canary", "delete", "pods", "--all"]).await.or_logs(federation);
+        delete_canaries(donor).await.or_logs(federation);
         until(&format!("a canary to tell that the devices are {setting:?}"), PATIENCE, async || {
             let reason = reasons(donor, "ComityGpusExposed", &donor.node_name()).await?;
             let lends = lends(&offered(on).await?);

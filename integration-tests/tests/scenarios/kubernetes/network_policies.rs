@@ -73,7 +73,7 @@ async fn guests_are_confined_where_calico_enforces_network_policies_and_its_fail
         get_as_guest(&lease, url).await.or_logs(&federation);
     }
     said("without Felix and its packet filters the guest reaches all that was closed");
-    remove_canaries(donor).await.or_logs(&federation);
+    canaries::delete_canaries(donor).await.or_logs(&federation);
     lends(&federation, &lease, false).await;
     let told = canaries::reasons(donor, "ComityEgressOpen", &donor.nth_node_name(node)).await.or_logs(&federation);
     assert!(told.contains("the CNI enforces no NetworkPolicies"), "{told}");
@@ -83,7 +83,7 @@ async fn guests_are_confined_where_calico_enforces_network_policies_and_its_fail
     donor.start_daemon_in_nth_node(node, "felix").await.unwrap();
     let confined = async || places.check_confined(&lease).await.map(Some);
     until("the guest to be confined again", PATIENCE, confined).await.or_logs(&federation);
-    remove_canaries(donor).await.or_logs(&federation);
+    canaries::delete_canaries(donor).await.or_logs(&federation);
     lends(&federation, &lease, true).await;
     said("Felix runs again: the guest is confined, and both nodes lend");
 
@@ -202,12 +202,6 @@ async fn number_of_node(donor: &RealCluster, lease: &TenantLease) -> Result<u32>
     let name = ["-n", &lease.namespace, "get", "pod", "probe", "-o", "jsonpath={.spec.nodeName}"];
     let name = donor.kubectl(&name).await?;
     (1..=donor.nodes()).find(|node| donor.nth_node_name(*node) == name).with_context(|| format!("no node is {name}"))
-}
-
-/// Deletes the canaries, which are the record of what was proved, so that each node is proved again.
-async fn remove_canaries(donor: &RealCluster) -> Result<()> {
-    donor.kubectl(&["-n", "comity-canary", "delete", "pods", "--all"]).await?;
-    Ok(())
 }
 
 /// Waits until all nodes are proved again, and the lease's lends or does not.

@@ -1,8 +1,8 @@
 //! Takes secrets out of messages that quote what the caller typed: somebody pastes a token, a key or a kubeconfig in the
 //! place of a file name, and the error goes to a terminal, a log of CI or a ticket.
 
-use crate::join_token::PREFIX;
-
+/// What a join token begins with.
+pub const JOIN_TOKEN_PREFIX: &str = "comity-join-v1.";
 /// Stands for a secret.
 const REDACTED: &str = "[redacted]";
 /// Random text of at least this many characters is taken for a secret: 32 bytes in base64 have 43.
@@ -26,13 +26,31 @@ pub fn redact_secrets(text: &str) -> String {
     redact_random(&text)
 }
 
+/// The first line, from 1, with a text that cannot be anything but a secret, and its noun: a join token, a private key or
+/// a URL's password.
+#[must_use]
+pub fn find_secret(text: &str) -> Option<(usize, &'static str)> {
+    text.lines().enumerate().find_map(|(index, line)| {
+        let noun = if redact_join_tokens(line) != line {
+            "a join token"
+        } else if has_private_key(line) {
+            "a private key"
+        } else if redact_url_passwords(line) != line {
+            "a URL with a password"
+        } else {
+            return None;
+        };
+        Some((index + 1, noun))
+    })
+}
+
 /// Keeps the prefix of a join token, which tells the reader what was there.
 fn redact_join_tokens(text: &str) -> String {
-    let mut parts = text.split(PREFIX);
+    let mut parts = text.split(JOIN_TOKEN_PREFIX);
     let mut redacted = parts.next().unwrap_or_default().to_owned();
     for part in parts {
         let rest = part.trim_start_matches(is_base64url);
-        redacted.push_str(PREFIX);
+        redacted.push_str(JOIN_TOKEN_PREFIX);
         if rest.len() < part.len() {
             redacted.push_str(REDACTED);
         }
@@ -42,7 +60,8 @@ fn redact_join_tokens(text: &str) -> String {
 }
 
 /// Whether a text has a private key in PEM, whole or cut.
-pub(super) fn has_private_key(text: &str) -> bool {
+#[must_use]
+pub fn has_private_key(text: &str) -> bool {
     redact_private_keys(text) != text
 }
 
@@ -126,8 +145,8 @@ fn redact_url_passwords(text: &str) -> String {
     out
 }
 
-/// Words of base64 in which letters of both cases and digits are as mixed as random bytes make them. A path is taken
-/// apart at its slashes; a hexadecimal digest has letters of one case.
+/// Words of base64 that anywhere mix letters of both cases and digits as random bytes do. A path may lead to such a word;
+/// a hexadecimal digest has letters of one case.
 fn redact_random(text: &str) -> String {
     let is_word = |c: char| is_base64url(c) || matches!(c, '+' | '/' | '=' | '.');
     let mut out = String::with_capacity(text.len());
@@ -145,6 +164,10 @@ fn redact_random(text: &str) -> String {
 }
 
 fn is_random(word: &str) -> bool {
+    word.as_bytes().windows(SHORTEST_RANDOM).any(is_mixed)
+}
+
+fn is_mixed(bytes: &[u8]) -> bool {
     #[derive(PartialEq)]
     enum Class {
         Upper,
@@ -158,10 +181,6 @@ fn is_random(word: &str) -> bool {
         b'0'..=b'9' => Class::Digit,
         _ => Class::Other,
     };
-    let bytes = word.as_bytes();
-    if bytes.len() < SHORTEST_RANDOM {
-        return false;
-    }
     let count = |wanted: Class| bytes.iter().filter(|byte| class(**byte) == wanted).count();
     // Neighbours in random base64 differ in class 64 times in 100, in words with capitals about 25 times.
     let changes = bytes.windows(2).filter(|pair| class(pair[0]) != class(pair[1])).count();
@@ -180,9 +199,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ca::KeyAndCsr;
 
     const JOIN_TOKEN: &str = "comity-join-v1.eyJzZWNyZXQiOiJhYiJ9";
+
+    /// A PKCS #8 private key for Ed25519 (RFC 8410, section 7), in lines as OpenSSL breaks them.
+    fn private_key() -> String {
+        let prefix = [48, 46, 2, 1, 0, 48, 5, 6, 3, 43, 101, 112, 4, 34, 4, 32];
+        let bytes: Vec<u8> = prefix.into_iter().chain((0..32_u8).map(|i| i.wrapping_mul(151) ^ 0x5a)).collect();
+        let body = STANDARD.encode(bytes);
+        format!("-----BEGIN PRIVATE KEY-----\n{}\n{}\n-----END PRIVATE KEY-----", &body[..40], &body[40..])
+    }
 
     #[test]
     fn join_tokens_keep_their_prefix() {
@@ -193,8 +219,7 @@ mod tests {
 
     #[test]
     fn private_keys_are_redacted_whole_or_cut() {
-        let key = KeyAndCsr::generate().expect("a key").key_pem;
-        let key = key.expose().trim_end();
+        let key = private_key();
         let message = format!("cannot read '{key}': file name too long");
         assert_eq!(redact_secrets(&message), "cannot read '[redacted]': file name too long");
         let cut = redact_secrets(&message[..100]);
@@ -257,6 +282,29 @@ mod tests {
         ] {
             assert_eq!(redact_secrets(text), text);
         }
+    }
+
+    #[test]
+    fn private_keys_without_their_frame_are_redacted_in_a_path_too() {
+        let body: String = private_key().lines().filter(|line| !line.starts_with("-----")).collect();
+        for text in [format!("cannot read '{body}'"), format!("cannot read '/srv/comity/agent/state/{body}/agent.key'")]
+        {
+            let shown = redact_secrets(&text);
+            assert!(shown.contains(REDACTED) && !shown.contains(&body[24..]), "{shown}");
+        }
+    }
+
+    #[test]
+    fn the_first_line_with_a_secret_is_found() {
+        let key = private_key();
+        let url = "https://ada:s3cret@git.example/p.git";
+        for (secret, noun) in [(JOIN_TOKEN, "a join token"), (&*key, "a private key"), (url, "a URL with a password")] {
+            assert_eq!(find_secret(&format!("kind: Federation\n  x: {secret}\n")), Some((2, noun)));
+        }
+        assert_eq!(
+            find_secret("token: of comity-join-v1. or https://ada@git.example\n-----BEGIN CERTIFICATE-----"),
+            None
+        );
     }
 
     #[test]
