@@ -133,7 +133,7 @@ async fn an_evicted_cluster_is_told_and_joins_again_with_a_new_token() {
     let join = async |token: &str| agent(&["join", "-", "--config", &config], token, token).await;
     assert_eq!(join(&first).await.0, Some(0));
     let (code, printed) = join(&first).await;
-    assert!(code == Some(0) && printed.contains("already a member"), "{printed}");
+    assert!(code == Some(0) && printed.contains("has the identity"), "{printed}");
 
     federation.evict("ncc-main").await;
     let (code, printed) = agent(&["doctor", "--config", &config], "", &first).await;
@@ -145,7 +145,7 @@ async fn an_evicted_cluster_is_told_and_joins_again_with_a_new_token() {
     let (code, printed) = join(&second).await;
     assert!(code == Some(0) && printed.contains("joined as"), "{printed}");
     let (code, printed) = join(&second).await;
-    assert!(code == Some(0) && printed.contains("already a member"), "{printed}");
+    assert!(code == Some(0) && printed.contains("has the identity"), "{printed}");
     let (code, printed) = agent(&["doctor", "--config", &config], "", &second).await;
     assert!(code == Some(0) && printed.contains("ok       membership"), "{printed}");
     // The first token is another one again, and used.

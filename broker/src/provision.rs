@@ -57,6 +57,16 @@ pub enum ProvisionError {
         #[source]
         source: CaError,
     },
+    /// The directory of a root has none.
+    #[error("{path} has no root: {source}; give the directory that `comity-broker up` (--root-out) or \
+        `comity-broker ca root` (--out) made", path = .path.display())]
+    NotARoot {
+        /// The directory.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        source: CaError,
+    },
     /// The target exists.
     #[error("{path} is in use already; choose another directory, or remove it if nobody needs \
         it", path = .path.display())]

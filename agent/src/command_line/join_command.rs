@@ -62,8 +62,14 @@ impl JoinReport {
     fn text(&self) -> String {
         let mut text = self.checks.text();
         if let Some(id) = &self.id {
-            let was_member = self.checks.checks.is_empty();
-            text.push_str(&format!("{} {id}\n", if was_member { "already a member:" } else { "joined as" }));
+            if self.checks.checks.is_empty() {
+                text.push_str(&format!(
+                    "the state directory has the identity {id} already; no new token was used\n\
+                     if the brokers refuse it since the cluster was evicted, join with the token of a new invitation\n"
+                ));
+            } else {
+                text.push_str(&format!("joined as {id}\n"));
+            }
         }
         for command in &self.next {
             text.push_str(&format!("next: {command}\n"));

@@ -98,6 +98,8 @@ struct StatusArgs {
     data: PathBuf,
 }
 
+const SECONDS_PER_HOUR: u64 = 3600;
+
 fn parse_days(text: &str) -> Result<u64, String> {
     let most = MAX_INTERMEDIATE_VALIDITY.as_secs() / SECONDS_PER_DAY;
     let days = text.parse().ok().filter(|days| (1..=most).contains(days));
@@ -142,7 +144,13 @@ fn describe(status: &AuthorityStatus) {
     let since = status.not_after.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let ends = date_and_time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
     let left = status.not_after.duration_since(SystemTime::now()).unwrap_or_default();
-    say!("intermediate  ends {ends}, in {} days", left.as_secs() / SECONDS_PER_DAY);
+    let days = left.as_secs() / SECONDS_PER_DAY;
+    let left = match left.as_secs() / SECONDS_PER_HOUR {
+        0 => format!("{} minutes", left.as_secs() / 60),
+        hours if days < 2 => format!("{hours} hours"),
+        _ => format!("{days} days"),
+    };
+    say!("intermediate  ends {ends}, in {left}");
     say!("signed by     root {}", status.root);
     for root in &status.roots {
         say!("trusted       root {root}");

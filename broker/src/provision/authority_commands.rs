@@ -22,7 +22,7 @@ pub fn make_root(
     free(out)?;
     let now = SystemTime::now();
     let root = match (trust_domain, succeeds) {
-        (_, Some(dir)) => RootAuthority::load(dir)?.successor(now)?,
+        (_, Some(dir)) => load_root(dir)?.successor(now)?,
         (Some(trust_domain), None) => RootAuthority::create(trust_domain.clone(), now)?,
         (None, None) => {
             let reason = "give the trust domain of a new federation, or the root that this one takes over from with \
@@ -45,9 +45,14 @@ pub fn make_intermediate(
     out: &Path,
 ) -> Result<AuthorityStatus, ProvisionError> {
     free(out)?;
-    let authority = RootAuthority::load(root)?.intermediate(validity, previous, SystemTime::now())?;
+    let authority = load_root(root)?.intermediate(validity, previous, SystemTime::now())?;
     authority.save(out)?;
     Ok(AuthorityStatus::of(&authority))
+}
+
+fn load_root(root: &Path) -> Result<RootAuthority, ProvisionError> {
+    let failed = |source| ProvisionError::NotARoot { path: root.to_owned(), source };
+    RootAuthority::load(root).map_err(failed)
 }
 
 /// Whether an intermediate may end the trust in a root, or begin it again.

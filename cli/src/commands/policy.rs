@@ -18,7 +18,7 @@ mod test;
 
 pub use apply::PolicyApplyArgs;
 pub(crate) use apply::{BundleToApply, apply};
-pub(crate) use edit_in_force::{bundle_in_force, edit_in_force};
+pub(crate) use edit_in_force::{bundle_in_force, edit_in_force, note_that_policy_stays_changed};
 pub use schema::PolicySchemaArgs;
 pub use test::PolicyTestArgs;
 

@@ -1,5 +1,6 @@
 //! `comity raft`: status, members, leader and log time of the broker group.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -305,7 +306,9 @@ async fn print_status(session: &Session) -> Result<(), Failure> {
     let tls = session.tls()?;
     let endpoints = session.endpoints()?;
     let calls = endpoints.addresses().iter().map(|address| ask(address, &tls));
-    let answers: Vec<StatusAnswer> = futures::future::join_all(calls).await;
+    let mut answers: Vec<StatusAnswer> = futures::future::join_all(calls).await;
+    let unknown = members_elsewhere(&answers);
+    answers.extend(futures::future::join_all(unknown.iter().map(|address| ask(address, &tls))).await);
     if let [StatusAnswer { result: Err(failure), .. }, rest @ ..] = &answers[..]
         && rest.iter().all(|answer| answer.result.is_err())
     {
@@ -328,6 +331,16 @@ async fn print_status(session: &Session) -> Result<(), Failure> {
     session.print(&status)?;
     let remedy = "see 'When brokers are lost' in the book (docs/disaster.md)";
     status.health().map_err(|reason| Failure::unavailable(reason).remedy(remedy))
+}
+
+/// Addresses of members that did not answer, and that the context does not have: brokers that joined since it was written.
+fn members_elsewhere(answers: &[StatusAnswer]) -> BTreeSet<String> {
+    let statuses = || answers.iter().filter_map(|answer| answer.result.as_ref().ok());
+    let has_answered = |id| statuses().any(|status| status.id == id);
+    let was_asked = |address: &str| answers.iter().any(|answer| answer.address == address);
+    let members = statuses().flat_map(|status| &status.members);
+    let elsewhere = members.filter(|member| !has_answered(member.id) && !was_asked(&member.client_address));
+    elsewhere.map(|member| member.client_address.clone()).collect()
 }
 
 fn members_view(members: Vec<v1::RaftMember>) -> RaftMembers {

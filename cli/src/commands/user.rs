@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::institution::revocation::{Treatment, listed, what_ends};
 use super::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
-use super::policy::{bundle_in_force, edit_in_force};
+use super::policy::{bundle_in_force, edit_in_force, note_that_policy_stays_changed};
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet, note};
@@ -268,8 +268,9 @@ impl UserAddArgs {
     async fn run(&self, session: &Session) -> Result<(), Failure> {
         let channel = session.channel()?;
         let id = SpiffeId::user(session.caller()?.id().trust_domain().clone(), self.user.clone());
+        let mut changed = false;
         if let Some(tenant) = &self.tenant {
-            edit_in_force(session, channel.clone(), &self.confirm, |source| {
+            changed = edit_in_force(session, channel.clone(), &self.confirm, |source| {
                 Ok(add_member(source, tenant, &id.to_string(), self.role.into())?)
             })
             .await?;
@@ -279,7 +280,11 @@ impl UserAddArgs {
             ttl_ms: self.ttl,
             idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
         };
-        let response = call(FederationServiceClient::new(channel.clone()).invite_user(request)).await?;
+        let invited = call(FederationServiceClient::new(channel.clone()).invite_user(request)).await;
+        if changed && invited.is_err() {
+            note_that_policy_stays_changed();
+        }
+        let response = invited?;
         note(&roles_of(channel, &id).await);
         note(&format!("single-use token, expires in {}:", format_duration(self.ttl)));
         session.print(&NewInvitation::new(

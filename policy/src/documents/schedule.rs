@@ -31,7 +31,7 @@ impl Spec for Schedule {
     fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
         let time_zone = fields.required("timeZone", reader).and_then(|(path, node)| reader.time_zone(&path, node));
         let windows_field = fields.required("windows", reader);
-        let windows = windows_field.map(|(path, node)| {
+        let windows = windows_field.clone().map(|(path, node)| {
             reader.require_items(
                 &path,
                 node,
@@ -54,6 +54,10 @@ impl Spec for Schedule {
         let description = fields.optional("description", reader).and_then(|(path, node)| reader.text(&path, node));
         let mut windows = windows?;
         windows.sort_unstable();
+        if let Some((_, node)) = windows_field.filter(|_| windows.windows(2).any(|pair| pair[0] == pair[1])) {
+            let message = format!("two windows of {} are the same", reader.label);
+            reader.problems.at(node.place, ProblemCode::DuplicateName, message, "remove one of them");
+        }
         Some(Self {
             time_zone: time_zone?,
             windows,

@@ -62,18 +62,27 @@ fn read_clock(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node, is_end:
     let text = reader.scalar(path, node)?;
     reader.note(path, || Shape::Pattern(if is_end { END_PATTERN } else { START_PATTERN }));
     let two = |part: &str| (part.len() == 2).then(|| part.parse::<u8>().ok()).flatten().map(u32::from);
-    let parsed = text.split_once(':').and_then(|(hours, minutes)| Some((two(hours)?, two(minutes)?)));
-    match parsed {
-        Some((hours @ 0..=23, minutes @ 0..=59)) => Some(hours * 60 + minutes),
-        Some((24, 0)) if is_end => Some(MINUTES_PER_DAY),
-        _ => {
-            let message = format!("`{path}: {}` of {} is not a time of day", shorten(text), reader.label);
-            let end = if is_end { "24:00" } else { "23:59" };
-            let remedy = format!("write hours and minutes in quotes, from \"00:00\" to \"{end}\"");
-            reader.problems.at(node.place, ProblemCode::InvalidDate, message, remedy);
-            None
+    let read = |text: &str| {
+        let (hours, minutes) = text.split_once(':')?;
+        match (two(hours)?, two(minutes)?) {
+            (hours @ 0..=23, minutes @ 0..=59) => Some(hours * 60 + minutes),
+            (24, 0) if is_end => Some(MINUTES_PER_DAY),
+            _ => None,
         }
+    };
+    let parsed = read(text);
+    if parsed.is_none() {
+        let message = format!("`{path}: {}` of {} is not a time of day", shorten(text), reader.label);
+        let padded = format!("0{text}");
+        let remedy = if read(&padded).is_some() {
+            format!("write two digits for the hour: \"{padded}\"")
+        } else {
+            let end = if is_end { "24:00" } else { "23:59" };
+            format!("write hours and minutes in quotes, from \"00:00\" to \"{end}\"")
+        };
+        reader.problems.at(node.place, ProblemCode::InvalidDate, message, remedy);
     }
+    parsed
 }
 
 /// Dates such as `2026-12-25`, in days since 1970.

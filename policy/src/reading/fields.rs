@@ -191,12 +191,19 @@ impl<'c, 's> FieldReader<'c, 's> {
     /// Free text: trimmed, of bounded length, without control and invisible characters.
     pub(crate) fn text(&mut self, path: &str, node: &Node) -> Option<String> {
         let text = self.scalar(path, node)?.trim();
-        if text.chars().count() > MAX_TEXT_CHARS || !is_printable_text(text) {
-            let message = format!(
-                "`{path}` of {} is longer than {MAX_TEXT_CHARS} characters, or has control or invisible ones",
-                self.label
-            );
+        if text.chars().count() > MAX_TEXT_CHARS {
+            let message = format!("`{path}` of {} is longer than {MAX_TEXT_CHARS} characters", self.label);
             self.problems.at(node.place, ProblemCode::TooLarge, message, "shorten it");
+            return None;
+        }
+        if !is_printable_text(text) {
+            let message = format!("`{path}` of {} has control or invisible characters", self.label);
+            self.problems.at(
+                node.place,
+                ProblemCode::NotText,
+                message,
+                "delete them; look for escapes such as `\\u202e`",
+            );
             return None;
         }
         Some(text.to_owned())

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use comity_agent_model::node_id::NodeSalt;
 use comity_proto::v1;
+use comity_types::is_printable;
 use serde_saphyr::Location;
 
 use super::amounts::{cpu_milli, memory_mib};
@@ -98,6 +99,10 @@ fn device(given: &FileGpus, at: Location, problems: &mut Problems) -> v1::Device
     if let Some(product) = product.filter(|product| product.value.is_empty()) {
         let reason = "product is empty; write the model, as in NVIDIA-H100-80GB-HBM3".to_owned();
         problems.push(Problem(product.referenced, reason));
+    }
+    if let Some(product) = product.filter(|product| !is_printable(&product.value)) {
+        let reason = "product has control or invisible characters; write the model, as in NVIDIA-H100-80GB-HBM3";
+        problems.push(Problem(product.referenced, reason.to_owned()));
     }
     let memory_mib = problems.required(&given.memory_mib, at, "memoryMiB: 81559").copied();
     let family = problems.required(&given.architecture, at, "architecture: hopper").map(|family| architecture(family));

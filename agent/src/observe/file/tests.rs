@@ -1,5 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+use comity_types::is_printable;
+
 use super::*;
 use crate::observe::TEST_SALT;
 
@@ -225,5 +227,14 @@ fn invalid_wiring_is_named() {
     ] {
         let error = read(&WIRED.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(error.contains(reason) && error.starts_with("inventory.yaml:"), "{error}");
+    }
+}
+
+#[test]
+fn names_that_would_steer_a_terminal_are_refused() {
+    for escape in ["\\e[2J", "\\u202e"] {
+        let text = SAMPLE_INVENTORY.replacen("product: ", &format!("product: \"x{escape}\" # "), 1);
+        let said = read(&text).unwrap_err().to_string();
+        assert!(said.contains("product has control or invisible characters") && is_printable(&said), "{said}");
     }
 }

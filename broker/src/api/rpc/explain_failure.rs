@@ -74,7 +74,7 @@ pub fn explained(status: Status) -> Status {
     }
     let detail = |code: &str, field: &str, value: String, remedy: &str| v1::ErrorDetail {
         code: code.to_owned(),
-        reason: status.message().to_owned(),
+        reason: if status.message().is_empty() { without_message(status.code()) } else { status.message().to_owned() },
         field: field.to_owned(),
         value,
         remedy: remedy.to_owned(),
@@ -104,6 +104,14 @@ pub fn explained(status: Status) -> Status {
     error_answer(code, &detail, ErrorDetails::new())
 }
 
+/// A reason for a status of the libraries that has none.
+fn without_message(code: Code) -> String {
+    match code {
+        Code::Unimplemented => "the broker has no such call".to_owned(),
+        other => other.description().to_owned(),
+    }
+}
+
 /// The size of the refused message: the first number in the library's sentence.
 fn sizes(message: &str) -> String {
     let digits: String = message.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
@@ -113,6 +121,12 @@ fn sizes(message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_does_not_exist_is_named_so() {
+        let ours = explained(Status::unimplemented(""));
+        assert!(ours.message().starts_with("the broker has no such call; "), "{}", ours.message());
+    }
 
     #[test]
     fn an_oversized_message_is_explained_with_its_size() {

@@ -8,7 +8,7 @@ use comity_runtime::BrokerChannel;
 
 use crate::commands::completions::known_ids;
 use crate::commands::invitation::new_invitation::{InvitationText, Invited, NewInvitation};
-use crate::commands::policy::edit_in_force;
+use crate::commands::policy::{edit_in_force, note_that_policy_stays_changed};
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -62,9 +62,7 @@ pub struct ClusterInviteArgs {
 impl ClusterInviteArgs {
     pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
         let channel = session.channel()?;
-        if self.enroll {
-            self.enrol(session, channel.clone()).await?;
-        }
+        let changed = self.enroll && self.enrol(session, channel.clone()).await?;
         let mut client = FederationServiceClient::new(channel);
         let request = v1::InviteClusterRequest {
             cluster: self.cluster.clone(),
@@ -72,7 +70,11 @@ impl ClusterInviteArgs {
             replace: self.replace,
             idempotency_key: idempotency_key(self.idempotency_key.as_deref()),
         };
-        let response = call(client.invite_cluster(request)).await?;
+        let invited = call(client.invite_cluster(request)).await;
+        if changed && invited.is_err() {
+            note_that_policy_stays_changed();
+        }
+        let response = invited?;
         note(&format!("single-use token, expires in {}:", format_duration(self.ttl)));
         session.print(&NewInvitation::new(
             Invited::Cluster(self.cluster.clone()),
@@ -82,8 +84,8 @@ impl ClusterInviteArgs {
         ))
     }
 
-    /// Adds the cluster to the bundle in force.
-    async fn enrol(&self, session: &Session, channel: BrokerChannel) -> Result<(), Failure> {
+    /// Adds the cluster to the bundle in force; returns whether that changed it.
+    async fn enrol(&self, session: &Session, channel: BrokerChannel) -> Result<bool, Failure> {
         let user = session.caller()?.id().to_string();
         edit_in_force(session, channel, &self.confirm, |source| {
             let bundle = Bundle::compile(source).map_err(|problems| {

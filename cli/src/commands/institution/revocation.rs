@@ -27,7 +27,8 @@ pub(crate) struct RevocationArgs {
 }
 
 /// What becomes of leases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "camelCase")]
 pub(crate) enum Treatment {
     /// End them at once: right if somebody else may hold a key
     Stop,
@@ -75,6 +76,8 @@ pub(crate) struct RevocationAnswer {
     name: String,
     /// Whether nothing was changed.
     dry_run: bool,
+    /// What becomes of the leases in force.
+    treatment: Treatment,
     /// Clusters that take no further part.
     clusters: Vec<String>,
     /// Number of their leases in force: these are treated as asked.
@@ -114,7 +117,18 @@ impl RevocationArgs {
         let text = consequence(&revocation, self.leases, &effects);
         let (Revocation::Eviction(name) | Revocation::Suspension(name)) = revocation;
         let v1::RevocationEffects { clusters, leases, starting, requests, invitations } = effects;
-        RevocationAnswer { name, dry_run: self.dry_run, clusters, leases, starting, requests, invitations, text }
+        let treatment = self.leases;
+        RevocationAnswer {
+            name,
+            dry_run: self.dry_run,
+            treatment,
+            clusters,
+            leases,
+            starting,
+            requests,
+            invitations,
+            text,
+        }
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) async fn bundle_in_force(channel: BrokerChannel) -> Result<BundleInFo
 }
 
 /// Edits the bundle in force as `edit` says: shows the effects, asks if there are any, and applies it. Does nothing if
-/// the bundle says so already. If somebody else changes the policy meanwhile, edits theirs.
+/// the bundle says so already. If somebody else changes the policy meanwhile, edits theirs. Returns whether it changed.
 ///
 /// # Errors
 /// [`Failure`]: the bundle cannot be edited, the caller declines, or the broker refuses it.
@@ -51,7 +51,7 @@ pub(crate) async fn edit_in_force(
     channel: BrokerChannel,
     confirm: &ConfirmArgs,
     edit: impl Fn(&BundleSource) -> Result<BundleSource, Failure>,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     for _ in 1..MAX_TRIES {
         match edit_once(session, channel.clone(), confirm, &edit).await {
             Err(failure) if failure.code == POLICY_CHANGED => {
@@ -68,12 +68,12 @@ async fn edit_once(
     channel: BrokerChannel,
     confirm: &ConfirmArgs,
     edit: &impl Fn(&BundleSource) -> Result<BundleSource, Failure>,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let BundleInForce { source: before, hash } = bundle_in_force(channel.clone()).await?;
     let after = edit(&before)?;
     let changed = changed_files(&before, &after);
     if changed.is_empty() {
-        return Ok(());
+        return Ok(false);
     }
     let mut client = PolicyServiceClient::new(channel);
     let bundle = BundleToApply { files: after.files, commit: None, force: false, expected_hash: Some(hash) };
@@ -96,7 +96,12 @@ async fn edit_once(
              your repository"
         ));
     }
-    Ok(())
+    Ok(true)
+}
+
+/// Warns that a command which failed after [`edit_in_force`] leaves the policy changed.
+pub(crate) fn note_that_policy_stays_changed() {
+    note("note: the policy stays as this command changed it; repeat the command, or edit the policy back");
 }
 
 /// Paths of new and edited files.

@@ -22,6 +22,7 @@ mod speed_command;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use comity_types::redact_secrets;
 use mimalloc::MiMalloc;
 
 /// The broker's allocator, because the benchmarks measure its core.
@@ -214,7 +215,19 @@ enum Benchmark {
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> ExitCode {
-    let outcome = match Arguments::parse().command {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let said = error.to_string();
+            let shown = redact_secrets(&said);
+            if shown == said {
+                error.exit();
+            }
+            eprint!("{shown}");
+            return ExitCode::from(2);
+        }
+    };
+    let outcome = match arguments.command {
         Benchmark::Burst(arguments) => burst_command::run(&arguments).await,
         Benchmark::Agent(arguments) => agent_command::run(&arguments).await,
         Benchmark::Chaos(arguments) => chaos_command::run(&arguments).await,
@@ -236,7 +249,7 @@ async fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("comity-bench: {error:#}");
+            eprintln!("comity-bench: {}", redact_secrets(&format!("{error:#}")));
             ExitCode::FAILURE
         }
     }
