@@ -80,7 +80,7 @@ fn no_character_of_a_bundle_acts_on_a_terminal() {
     let escaped = |text: &str| text.replace("description: Training", "description: \"\\e]0;owned\\a\" # Training");
     files.iter_mut().for_each(|file| file.text = escaped(&file.text));
     let problems = load(files).unwrap_err();
-    assert!(render_problems(&problems).contains("has control or invisible ones"), "{problems:?}");
+    assert!(render_problems(&problems).contains("has control or invisible characters"), "{problems:?}");
     let mut windows = examples();
     windows.iter_mut().for_each(|file| file.text = file.text.replace('\n', "\r\n"));
     assert!(load(windows).is_ok());

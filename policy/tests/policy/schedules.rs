@@ -135,7 +135,13 @@ fn wrong_schedules_are_named_with_the_remedy() {
     for (schedule, code, remedy) in [
         (zone("Europe/Zurch"), ProblemCode::UnknownTimeZone, "did you mean `Europe/Zurich`?"),
         (zone("Mars"), ProblemCode::UnknownTimeZone, "write a name of the IANA database"),
-        (windows("{days: [mon], from: '8:00', until: '18:00'}"), ProblemCode::InvalidDate, "write hours and minutes"),
+        (windows("{days: [mon], from: '8:00', until: '18:00'}"), ProblemCode::InvalidDate, "hour: \"08:00\""),
+        (windows("{days: [mon], from: noon, until: '18:00'}"), ProblemCode::InvalidDate, "write hours and minutes"),
+        (
+            windows(&["{days: [mon], from: '08:00', until: '09:00'}"; 2].join(", ")),
+            ProblemCode::DuplicateName,
+            "remove one of them",
+        ),
         (windows("{days: [mon], from: '24:00', until: '18:00'}"), ProblemCode::InvalidDate, "to \"23:59\""),
         (windows("{days: [monday], from: '08:00', until: '18:00'}"), ProblemCode::InvalidValue, "known here: `mon`"),
         (windows("{days: [mon, mon], from: '08:00', until: '18:00'}"), ProblemCode::DuplicateName, "remove one"),
