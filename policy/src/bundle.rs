@@ -13,8 +13,8 @@ use crate::device::DeviceFacts;
 use crate::documents::{
     Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Schedule, Tenant,
 };
+use crate::expression::device_context;
 use crate::roles::Roles;
-use crate::selector::device_context;
 use crate::source::BundleSource;
 
 /// A valid bundle. Serialises as its [`BundleSource`]; deserialising compiles it again.

@@ -31,6 +31,7 @@ mod institution;
 mod parties;
 mod priority_class;
 mod quota;
+mod read_expression;
 mod reclaim_limit;
 mod schedule;
 mod tenant;

@@ -24,6 +24,7 @@ mod device;
 mod directory;
 mod documents;
 mod edit;
+mod expression;
 mod kind;
 pub mod limits;
 mod problem;
@@ -31,7 +32,6 @@ mod reading;
 mod roles;
 mod scenarios;
 mod schema;
-mod selector;
 mod source;
 mod warnings;
 
@@ -48,6 +48,7 @@ pub use documents::{
     Tenant, TenantRole, When, Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
+pub use expression::{Selector, compile_selector};
 pub use kind::{API_VERSION, Kind};
 pub use problem::{Problem, ProblemCode, nearest, render_problems};
 pub use roles::Roles;
@@ -56,5 +57,4 @@ pub use scenarios::{
     GivenCluster, GivenDevice, GivenLease, GivenNode, GivenSharing, Scenario, TEST_KIND, WaitingRequest, read_tests,
 };
 pub use schema::{policy_schema, schema, schema_kinds};
-pub use selector::{Selector, compile_selector};
 pub use source::{BundleSource, SourceFile};

@@ -1,45 +1,39 @@
 //! CEL selectors over one device.
-//!
-//! Only a subset of CEL compiles: known attributes, comparisons within one type, no loops, no floating point. So a
-//! selector has the same answer on every replica, for every device, at a cost bounded by its length.
 
-use std::fmt;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
-use cel::parser::Parser;
-use cel::{Context, Env, IdedExpr, Value};
-use serde::{Serialize, Serializer};
+use cel::Context;
+use serde::Serialize;
 
-use crate::device::{ATTRIBUTES, AttributeValue, DeviceFacts};
-use crate::limits::{MAX_SELECTOR_BYTES, MAX_SELECTOR_DEPTH};
-use crate::problem::{Place, Problem, ProblemCode, shorten};
+use super::device_record::{DEVICE, device_value};
+use super::types::{Field, Type, Vocabulary};
+use super::{ENVIRONMENT, Expression, ExpressionError};
+use crate::device::DeviceFacts;
+use crate::problem::{Place, Problem, ProblemCode};
 use crate::reading::yaml::place_within;
 
-use error::SelectorError;
-
-mod error;
-mod nesting;
-mod type_check;
-
-/// The standard functions of CEL. Building them costs more than thirty evaluations.
-static ENVIRONMENT: LazyLock<Arc<Env>> = LazyLock::new(|| Arc::new(Env::stdlib()));
+/// What selectors can use.
+static VOCABULARY: Vocabulary = Vocabulary {
+    noun: "selector",
+    variables: &[Field::new("device", Type::Record(&DEVICE))],
+    example: "device.architecture == \"Hopper\" && device.memoryMiB >= 80000",
+    shorten: "split it into several classes, or use `in [..]`",
+};
 
 /// A valid CEL selector. Cheap to clone.
-#[derive(Clone)]
-pub struct Selector {
-    source: Arc<str>,
-    expression: Arc<IdedExpr>,
-}
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct Selector(Expression);
 
 impl Selector {
     /// The text that it was compiled from.
     #[must_use]
     pub fn source(&self) -> &str {
-        &self.source
+        self.0.source()
     }
 
-    /// Whether the selector matches a device. It does not if evaluation fails: an attribute is missing from `extra`, or
-    /// arithmetic overflows.
+    /// Whether the selector matches a device. It does not if evaluation fails: an attribute is missing, or arithmetic
+    /// overflows.
     #[must_use]
     pub fn matches(&self, device: &DeviceFacts) -> bool {
         self.matches_in(&device_context(device))
@@ -47,27 +41,7 @@ impl Selector {
 
     /// Like [`matches`](Self::matches), in a context of [`device_context`].
     pub(crate) fn matches_in(&self, context: &Context<'_, '_>) -> bool {
-        matches!(Value::resolve(&self.expression, context), Ok(Value::Bool(true)))
-    }
-}
-
-impl fmt::Debug for Selector {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Selector").field(&self.source).finish()
-    }
-}
-
-impl PartialEq for Selector {
-    fn eq(&self, other: &Self) -> bool {
-        self.source == other.source
-    }
-}
-
-impl Eq for Selector {}
-
-impl Serialize for Selector {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.source)
+        self.0.holds(context).unwrap_or(false)
     }
 }
 
@@ -80,7 +54,7 @@ pub fn compile_selector(source: &str) -> Result<Selector, Problem> {
         let error = errors
             .into_iter()
             .next()
-            .unwrap_or_else(|| SelectorError::whole(ProblemCode::CelSyntax, "not a selector", ""));
+            .unwrap_or_else(|| ExpressionError::whole(ProblemCode::CelSyntax, "not a selector", ""));
         let start = Place { file: 0, line: 1, column: 1, width: 1 };
         let place = place_within(source, start, 0, source, error.at, error.width);
         Problem::in_text("selector", source, place, error.code, error.message, error.remedy)
@@ -88,68 +62,14 @@ pub fn compile_selector(source: &str) -> Result<Selector, Problem> {
 }
 
 /// Parses and checks a selector. A failure has at least one error.
-pub(crate) fn parse_selector(source: &str) -> Result<Selector, Vec<SelectorError>> {
-    if source.len() > MAX_SELECTOR_BYTES {
-        let message = format!("the selector has {} bytes; at most {MAX_SELECTOR_BYTES} are allowed", source.len());
-        return Err(vec![SelectorError::whole(
-            ProblemCode::CelTooCostly,
-            message,
-            "shorten it, or split it into several classes",
-        )]);
-    }
-    if source.trim().is_empty() {
-        return Err(vec![SelectorError::whole(
-            ProblemCode::CelSyntax,
-            "the selector is empty",
-            "write for example `device.memoryMiB >= 40000`",
-        )]);
-    }
-    nesting::check_nesting(source)?;
-    let depth = u16::try_from(MAX_SELECTOR_DEPTH * 2).unwrap_or(u16::MAX);
-    let (expression, places) =
-        Parser::new().max_recursion_depth(depth).error_recovery_limit(4).parse_with_source_info(source).map_err(
-            |errors| errors.errors.iter().take(4).map(|error| syntax_error(source, error)).collect::<Vec<_>>(),
-        )?;
-    type_check::check_types(source, &expression, &places)?;
-    Ok(Selector { source: source.into(), expression: Arc::new(expression) })
+pub(crate) fn parse_selector(source: &str) -> Result<Selector, Vec<ExpressionError>> {
+    Expression::parse(source, &VOCABULARY).map(Selector)
 }
 
-fn syntax_error(source: &str, error: &cel::ParseError) -> SelectorError {
-    // Line and column count from 1; some internal errors have none.
-    let line = usize::try_from(error.pos.0).unwrap_or(1).max(1);
-    let column = usize::try_from(error.pos.1).unwrap_or(1).max(1);
-    let before: usize = source.split_inclusive('\n').take(line - 1).map(|line| line.chars().count()).sum();
-    let message = error.msg.lines().next().unwrap_or_default();
-    let message = message.strip_prefix("Syntax error: ").unwrap_or(message);
-    // The parser lists every token that could follow; the first half of its sentence says enough.
-    let message = message.split(" expecting ").next().unwrap_or(message);
-    SelectorError {
-        at: before + column - 1,
-        width: 1,
-        code: ProblemCode::CelSyntax,
-        message: format!("the selector is not CEL: {}", shorten(message)),
-        remedy: "a selector looks like `device.architecture == \"Hopper\" && device.memoryMiB >= 80000`".to_owned(),
-    }
-}
-
-/// The variables of an evaluation: `device` with its attributes. Reuse it for several selectors.
-pub(crate) fn device_context(device: &DeviceFacts) -> Context<'static, 'static> {
-    #[expect(
-        clippy::disallowed_types,
-        reason = "the CEL crate's map type; looked up by key only, as comprehensions are refused"
-    )]
-    type CelMap<V> = std::collections::HashMap<String, V>;
-    let mut attributes: CelMap<Value> = CelMap::with_capacity(ATTRIBUTES.len());
-    for attribute in &ATTRIBUTES {
-        let value = match (attribute.read)(device) {
-            AttributeValue::Text(text) => text.into(),
-            AttributeValue::Number(number) => Value::Int(number),
-            AttributeValue::TextMap(map) => map.clone().into_iter().collect::<CelMap<String>>().into(),
-        };
-        attributes.insert(attribute.name.to_owned(), value);
-    }
+/// The variables of an evaluation: `device`. Reuse it for several selectors.
+pub(crate) fn device_context(device: &DeviceFacts) -> Context<'_, '_> {
     let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-    context.add_variable_from_value("device", attributes);
+    context.add_variable_as_val("device", device_value(device));
     context
 }
 
@@ -157,6 +77,7 @@ pub(crate) fn device_context(device: &DeviceFacts) -> Context<'static, 'static> 
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::limits::MAX_EXPRESSION_BYTES;
 
     fn h100() -> DeviceFacts {
         DeviceFacts {
@@ -192,10 +113,50 @@ mod tests {
             ("(device.memoryMiB / 1024) % 2 == 1 ? true : false", true),
             ("device.memoryMiB * 9223372036854775807 > 0", false),
             ("device.memoryMiB / 0 == 1", false),
+            // What users of DRA write.
+            ("device.driver == 'gpu.nvidia.com'", true),
+            ("device.attributes['gpu.nvidia.com'].architecture == 'Hopper'", true),
+            ("device.attributes['gpu.nvidia.com']['productName'].lowerAscii().contains('h100')", true),
+            ("device.attributes['gpu.nvidia.com'].type == 'gpu'", true),
+            ("device.attributes['gpu.nvidia.com'].driverVersion.isGreaterThan(semver('570.0.0'))", true),
+            ("device.attributes['gpu.nvidia.com'].cudaComputeCapability.compareTo(semver('9.0.0')) >= 0", true),
+            ("device.attributes['gpu.nvidia.com'].cudaComputeCapability == semver('9.0', true)", true),
+            ("device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('40Gi'))", true),
+            ("device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('80Gi')) >= 0", false),
+            ("device.capacity['gpu.nvidia.com'].memory == quantity('81559Mi')", true),
+            ("'gpu.nvidia.com' in device.attributes && has(device.capacity['gpu.nvidia.com'].memory)", true),
+            ("semver(device.driverVersion, true).major() == device.driverMajor", true),
+            ("quantity(device.extra.nvlink + 'Gi').isLessThan(quantity('1Ti'))", true),
         ] {
             let selector = parse_selector(source).unwrap();
             assert_eq!(selector.matches(&h100()), expected, "{source}");
         }
+    }
+
+    /// Other vendors' drivers, and unknown values: as in DRA, the attributes are absent.
+    #[test]
+    fn attributes_of_dra_are_absent_when_unknown() {
+        let instinct = DeviceFacts {
+            product_name: "AMD_Instinct_MI300X_OAM".into(),
+            memory_mib: 196_608,
+            driver_version: "6.10.5".into(),
+            ..DeviceFacts::default()
+        };
+        let unknown = DeviceFacts { cuda_compute_capability: "9.0".into(), ..DeviceFacts::default() };
+        for source in [
+            "device.attributes['gpu.nvidia.com'].productName != ''",
+            "device.attributes['gpu.nvidia.com'].driverVersion.isLessThan(semver('999.0.0'))",
+            "device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('0'))",
+            "has(device.attributes['gpu.nvidia.com'].driverVersion)",
+        ] {
+            let selector = parse_selector(source).unwrap();
+            assert!(selector.matches(&h100()), "{source}");
+            assert!(!selector.matches(&instinct) && !selector.matches(&unknown), "{source}");
+        }
+        let nvidia = parse_selector("'gpu.nvidia.com' in device.attributes").unwrap();
+        assert!(nvidia.matches(&unknown) && !nvidia.matches(&instinct));
+        let slice = parse_selector("device.attributes['gpu.nvidia.com'].type == 'mig'").unwrap();
+        assert!(slice.matches(&DeviceFacts { sharing: "mig".into(), ..h100() }) && !slice.matches(&h100()));
     }
 
     #[test]
@@ -217,6 +178,22 @@ mod tests {
             ("device.productName.matches('(')", ProblemCode::CelSyntax, 27),
             ("device.productName.lower() == 'x'", ProblemCode::CelUnknownName, 19),
             ("timestamp('2026-01-01T00:00:00Z') == 1", ProblemCode::CelUnknownName, 0),
+            ("device.attributes['gpu.nvidia.com'].product == ''", ProblemCode::CelUnknownName, 36),
+            ("device.attributes['gpu.amd.com'].productName == ''", ProblemCode::CelUnknownName, 18),
+            ("device.attributes[device.driver].productName == ''", ProblemCode::CelType, 17),
+            ("device.capacity['gpu.nvidia.com'].memory > quantity('1Gi')", ProblemCode::CelType, 41),
+            ("device.capacity['gpu.nvidia.com'].memory.isGreaterThan('40Gi')", ProblemCode::CelType, 41),
+            ("device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('40GB'))", ProblemCode::CelType, 64),
+            ("device.attributes['gpu.nvidia.com'].driverVersion == '570.86.15'", ProblemCode::CelType, 50),
+            ("semver('9.0') == semver('9.0.0')", ProblemCode::CelType, 7),
+            ("semver('x', true) == semver('9.0.0')", ProblemCode::CelType, 7),
+            ("device.brand.find('a{9}') == ''", ProblemCode::CelTooCostly, 18),
+            ("device.brand.findAll(device.brand, 1).size() > 0", ProblemCode::CelTooCostly, 20),
+            ("device.brand.replace('a', 'aaaaaaaa') == ''", ProblemCode::CelUnknownName, 13),
+            ("device.brand.split('').join('aaaaaa') == ''", ProblemCode::CelUnknownName, 23),
+            ("'%s'.format([device.brand]) == ''", ProblemCode::CelUnknownName, 5),
+            ("quantity('1').asApproximateFloat() == quantity('1')", ProblemCode::CelUnknownName, 14),
+            ("[device.brand].sum() == 1", ProblemCode::CelType, 15),
         ] {
             let errors = parse_selector(source).unwrap_err();
             let places: Vec<(ProblemCode, usize)> = errors.iter().map(|error| (error.code, error.at)).collect();
@@ -234,9 +211,9 @@ mod tests {
             "(", "[", "!", "-", "1+", "a.", "a?", "a?b:", "1-", "{", "a[", "f(", "a&&", "a||", "1==", "1<", "'",
             "'\n(", "\"\"\"", "\\", "r'", "{1:", "a{b:",
         ] {
-            let text = unit.repeat(MAX_SELECTOR_BYTES / unit.len());
+            let text = unit.repeat(MAX_EXPRESSION_BYTES / unit.len());
             assert!(parse_selector(&text).is_err(), "{unit}");
-            let closed = format!("{}1", unit.repeat(MAX_SELECTOR_BYTES / unit.len() - 2));
+            let closed = format!("{}1", unit.repeat(MAX_EXPRESSION_BYTES / unit.len() - 2));
             assert!(parse_selector(&closed).is_err(), "{unit}1");
         }
     }
@@ -259,6 +236,6 @@ mod tests {
         let problem = compile_selector("device.memoryMib > 1").unwrap_err();
         assert_eq!((problem.line, problem.column, problem.code), (1, 8, ProblemCode::CelUnknownName));
         assert_eq!(problem.remedy, "did you mean `memoryMiB`?");
-        assert!(compile_selector(&"x".repeat(MAX_SELECTOR_BYTES + 1)).is_err());
+        assert!(compile_selector(&"x".repeat(MAX_EXPRESSION_BYTES + 1)).is_err());
     }
 }
