@@ -13,7 +13,7 @@ use super::types::{Scalar, Type};
 use super::{quantity_value, semver_value};
 
 /// Functions called on a value, for suggestions.
-pub(super) const METHODS: [&str; 31] = [
+pub(super) const METHODS: [&str; 29] = [
     "startsWith",
     "endsWith",
     "contains",
@@ -29,7 +29,6 @@ pub(super) const METHODS: [&str; 31] = [
     "lastIndexOf",
     "substring",
     "split",
-    "reverse",
     "isSorted",
     "sum",
     "min",
@@ -37,7 +36,6 @@ pub(super) const METHODS: [&str; 31] = [
     "isGreaterThan",
     "isLessThan",
     "compareTo",
-    "sign",
     "isInteger",
     "asInteger",
     "add",
@@ -48,16 +46,18 @@ pub(super) const METHODS: [&str; 31] = [
 ];
 
 /// Functions called by themselves, for suggestions.
-pub(super) const FUNCTIONS: [&str; 7] = ["quantity", "isQuantity", "semver", "isSemver", "size", "int", "string"];
+pub(super) const FUNCTIONS: [&str; 8] =
+    ["quantity", "isQuantity", "sign", "semver", "isSemver", "size", "int", "string"];
 
 /// How to call a function.
 pub(super) fn usage(name: &str) -> String {
     let example = match name {
         "isSorted" | "sum" | "min" | "max" => format!("[3, 2].{name}()"),
-        "size" | "lowerAscii" | "upperAscii" | "trim" | "reverse" => format!("text.{name}()"),
+        "size" | "lowerAscii" | "upperAscii" | "trim" => format!("text.{name}()"),
         "charAt" | "substring" => format!("text.{name}(0)"),
         "isGreaterThan" | "isLessThan" | "compareTo" | "add" | "sub" => format!("a.{name}(quantity(\"40Gi\"))"),
-        "sign" | "isInteger" | "asInteger" => format!("quantity(\"40Gi\").{name}()"),
+        "sign" => "sign(quantity(\"40Gi\"))".to_owned(),
+        "isInteger" | "asInteger" => format!("quantity(\"40Gi\").{name}()"),
         "major" | "minor" | "patch" => format!("semver(\"1.2.3\").{name}()"),
         "quantity" | "isQuantity" => format!("{name}(\"40Gi\")"),
         "semver" | "isSemver" => format!("{name}(\"1.2.3\")"),
@@ -75,7 +75,7 @@ pub(super) fn result_type(target: Option<Type>, name: &str, arguments: &[Type]) 
         (Some(Type::Text), "startsWith" | "endsWith" | "contains" | "matches", [Type::Text]) => Type::Bool,
         (Some(Type::Text | Type::ListOf(_)), "size", []) | (None, "size", [Type::Text | Type::ListOf(_)]) => Type::Int,
         (Some(Type::Text), "find", [Type::Text])
-        | (Some(Type::Text), "lowerAscii" | "upperAscii" | "trim" | "reverse", [])
+        | (Some(Type::Text), "lowerAscii" | "upperAscii" | "trim", [])
         | (Some(Type::Text), "charAt" | "substring", [Type::Int])
         | (Some(Type::Text), "substring", [Type::Int, Type::Int])
         | (None, "string", [Type::Int | Type::Bool | Type::Text]) => Type::Text,
@@ -94,7 +94,8 @@ pub(super) fn result_type(target: Option<Type>, name: &str, arguments: &[Type]) 
         | (Some(Type::Quantity), "isInteger", []) => Type::Bool,
         (Some(Type::Quantity), "compareTo", [Type::Quantity])
         | (Some(Type::Semver), "compareTo", [Type::Semver])
-        | (Some(Type::Quantity), "sign" | "asInteger", [])
+        | (None, "sign", [Type::Quantity])
+        | (Some(Type::Quantity), "asInteger", [])
         | (Some(Type::Semver), "major" | "minor" | "patch", []) => Type::Int,
         (Some(Type::Quantity), "add" | "sub", [Type::Quantity | Type::Int]) => Type::Quantity,
         _ => return None,
@@ -228,9 +229,9 @@ mod tests {
     #[test]
     fn what_cannot_be_computed_matches_nothing() {
         for source in [
-            "quantity(device.brand).sign() == 0",
+            "sign(quantity(device.brand)) == 0",
             "semver(device.brand, true).major() == 0",
-            "quantity('9e28').add(quantity('9e28')).add(quantity('9e28')).sign() == 1",
+            "sign(quantity('9e28').add(quantity('9e28')).add(quantity('9e28'))) == 1",
             "quantity('1.5').asInteger() == 1",
             "quantity('1e19').asInteger() == 1",
             "[9223372036854775807, 1].sum() > 0",

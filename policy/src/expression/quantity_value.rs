@@ -75,7 +75,7 @@ pub(super) fn declare(env: &mut Env) -> Result<(), DeclarationError> {
     add_member_overload!(env, fn is_greater_than: (QuantityValue, QuantityValue) -> CelBool)?;
     add_member_overload!(env, fn is_less_than: (QuantityValue, QuantityValue) -> CelBool)?;
     add_member_overload!(env, fn compare_to: (QuantityValue, QuantityValue) -> CelInt)?;
-    add_member_overload!(env, fn sign: (QuantityValue) -> CelInt)?;
+    add_overload!(env, fn sign: (QuantityValue) -> CelInt)?;
     add_member_overload!(env, fn is_integer: (QuantityValue) -> CelBool)?;
     add_member_overload!(env, fn as_integer: (QuantityValue) -> Result<CelInt>)?;
     add_member_overload!(env, fn add: (QuantityValue, QuantityValue) -> Result<QuantityValue>)?;

@@ -133,6 +133,16 @@ mod tests {
         }
     }
 
+    /// `integration-tests/testkit` asks a real scheduler the same.
+    #[test]
+    fn selectors_of_dra_match_as_in_kubernetes() {
+        let lines = include_str!("../../tests/dra-selectors.txt").lines();
+        for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let (expected, source) = line.split_once(' ').unwrap();
+            assert_eq!(parse_selector(source).unwrap().matches(&h100()), expected == "yes", "{source}");
+        }
+    }
+
     /// Other vendors' drivers, and unknown values: as in DRA, the attributes are absent.
     #[test]
     fn attributes_of_dra_are_absent_when_unknown() {
