@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use cel::common::types::CelBool;
+use cel::common::value::Val;
 use cel::parser::Parser;
 use cel::{Context, Env, ExecutionError, IdedExpr, Value};
 use serde::{Serialize, Serializer};
@@ -15,8 +16,13 @@ use crate::limits::{MAX_EXPRESSION_BYTES, MAX_EXPRESSION_DEPTH};
 use crate::problem::{ProblemCode, shorten};
 
 pub(crate) use error::ExpressionError;
+pub(crate) use quantity_value::QuantityValue;
+pub(crate) use record_value::{RecordValue, number, text};
+pub use rule_condition::RuleCondition;
+pub(crate) use rule_condition::{parse_condition, parse_preference};
 pub use selector::{Selector, compile_selector};
 pub(crate) use selector::{device_context, parse_selector};
+pub(crate) use types::NameUse;
 use types::Vocabulary;
 
 mod device_record;
@@ -25,6 +31,7 @@ mod functions;
 mod nesting;
 mod quantity_value;
 mod record_value;
+mod rule_condition;
 mod selector;
 mod semver_value;
 mod type_check;
@@ -34,6 +41,15 @@ mod types;
 #[expect(clippy::expect_used, reason = "a test evaluates every function; declarations do not depend on input")]
 static ENVIRONMENT: LazyLock<Arc<Env>> =
     LazyLock::new(|| Arc::new(functions::environment().expect("functions are declared once")));
+
+/// The variables of an evaluation. Reuse it for several expressions.
+pub(crate) fn context<'v>(variables: impl IntoIterator<Item = (&'static str, Box<dyn Val + 'v>)>) -> Context<'v, 'v> {
+    let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
+    for (name, value) in variables {
+        context.add_variable_as_val(name, value);
+    }
+    context
+}
 
 /// A valid expression. Cheap to clone.
 #[derive(Clone)]
@@ -58,8 +74,9 @@ impl Expression {
         value.downcast_ref::<CelBool>().map(|value| *value.inner()).ok_or_else(not_a_condition)
     }
 
-    /// Parses an expression and checks it against the names that it may use. A failure has at least one error.
-    pub(crate) fn parse(source: &str, vocabulary: &Vocabulary) -> Result<Self, Vec<ExpressionError>> {
+    /// Parses an expression and checks it against the vocabulary. Also returns the names that it compares something
+    /// with. A failure has at least one error.
+    pub(crate) fn parse(source: &str, vocabulary: &Vocabulary) -> Result<(Self, Vec<NameUse>), Vec<ExpressionError>> {
         let noun = vocabulary.noun;
         if source.len() > MAX_EXPRESSION_BYTES {
             let message = format!("the {noun} has {} bytes; at most {MAX_EXPRESSION_BYTES} are allowed", source.len());
@@ -81,8 +98,8 @@ impl Expression {
                     errors.map(|error| syntax_error(source, vocabulary, error)).collect::<Vec<_>>()
                 },
             )?;
-        type_check::check_types(source, vocabulary, &tree, &places)?;
-        Ok(Self { source: source.into(), tree: Arc::new(tree) })
+        let names = type_check::check_types(source, vocabulary, &tree, &places)?;
+        Ok((Self { source: source.into(), tree: Arc::new(tree) }, names))
     }
 }
 

@@ -25,6 +25,10 @@ pub const MAX_NAME_CHARS: usize = 63;
 pub const MAX_EXPRESSION_BYTES: usize = 1_024;
 /// Nested brackets, operators and conditionals in an expression. Bounds the stack of parsing and evaluation.
 pub const MAX_EXPRESSION_DEPTH: usize = 24;
+/// Rules of one bundle. Each is evaluated once for each donor that a request asks.
+pub const MAX_RULES: usize = 128;
+/// The largest weight of a rule that prefers.
+pub const MAX_RULE_WEIGHT: u32 = 1_000;
 /// Bytes of a regular expression in an expression. Every evaluation compiles it.
 pub const MAX_PATTERN_BYTES: usize = 128;
 /// Nested folders below the policy directory.

@@ -29,9 +29,9 @@ impl Spec for GpuClass {
 
     fn read(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
         let description = fields.optional("description", reader).and_then(|(path, node)| reader.text(&path, node));
-        let selector = fields
-            .required("selector", reader)
-            .and_then(|(path, node)| read_expression(reader, &path, node, parse_selector));
+        let selector = fields.required("selector", reader).and_then(|(path, node)| {
+            read_expression(reader, &path, node, |source| parse_selector(source).map(|selector| (selector, Vec::new())))
+        });
         let rank = fields.required("rank", reader).and_then(|(path, node)| reader.number(&path, node, 0, 1_000_000));
         let price = fields.optional("priceCredits", reader).and_then(|(path, node)| reader.credits_milli(&path, node));
         let when = When::read(fields, reader);

@@ -2,11 +2,10 @@
 //!
 //! Source of the second: KEP-4381, and the attributes that NVIDIA's DRA driver publishes.
 
-use cel::common::types::CelInt;
 use cel::common::value::Val;
 
 use super::quantity_value::QuantityValue;
-use super::record_value::{RecordValue, text, text_map};
+use super::record_value::{RecordValue, number, text, text_map};
 use super::semver_value::SemverValue;
 use super::types::{Field, Record, Type};
 use crate::device::DeviceFacts;
@@ -123,12 +122,8 @@ fn nvidia_attribute<'d>(device: &'d DeviceFacts, name: &str) -> Option<Box<dyn V
 fn nvidia_capacity<'d>(device: &'d DeviceFacts, name: &str) -> Option<Box<dyn Val + 'd>> {
     let is_known = name == "memory" && device.memory_mib > 0;
     is_known.then(|| -> Box<dyn Val + 'd> {
-        Box::new(QuantityValue::of_bytes(device.memory_mib.saturating_mul(BYTES_PER_MIB)))
+        Box::new(QuantityValue::of_whole(device.memory_mib.saturating_mul(BYTES_PER_MIB)))
     })
-}
-
-fn number<'d>(value: i64) -> Box<dyn Val + 'd> {
-    Box::new(CelInt::from(value))
 }
 
 /// The number at `index` of a dotted version; 0 if missing.

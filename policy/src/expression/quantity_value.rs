@@ -8,10 +8,10 @@ use cel::{DeclarationError, Env, ExecutionError, add_member_overload, add_overlo
 
 use crate::amounts::quantity;
 
-static QUANTITY: Type = Type::new_unspecified_type("kubernetes.Quantity");
+static QUANTITY_TYPE: Type = Type::new_unspecified_type("kubernetes.Quantity");
 
 /// Billionths per one.
-const NANO: i128 = 1_000_000_000;
+const NANO_PER_ONE: i128 = 1_000_000_000;
 
 /// A quantity, such as `40Gi` or `-0.5`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,13 +34,18 @@ impl QuantityValue {
         Some(Self { nano: if is_negative { -nano } else { nano } })
     }
 
-    pub(crate) const fn of_bytes(bytes: u64) -> Self {
-        // A u64 and a factor of 30 bits fit into 94 bits.
-        Self { nano: (bytes as i128) * NANO }
+    /// A whole number of anything, such as bytes.
+    pub(crate) fn of_whole(number: u64) -> Self {
+        Self { nano: i128::from(number) * NANO_PER_ONE }
+    }
+
+    /// Thousandths of anything, such as GPUs.
+    pub(crate) fn of_milli(milli: u64) -> Self {
+        Self { nano: i128::from(milli) * (NANO_PER_ONE / 1_000) }
     }
 
     fn of_int(value: i64) -> Self {
-        Self { nano: i128::from(value) * NANO }
+        Self { nano: i128::from(value) * NANO_PER_ONE }
     }
 }
 
@@ -50,7 +55,7 @@ impl Val for QuantityValue {
     }
 
     fn cel_type() -> &'static Type {
-        &QUANTITY
+        &QUANTITY_TYPE
     }
 
     fn equals(&self, other: &dyn Val) -> bool {
@@ -118,7 +123,7 @@ fn as_integer(this: &QuantityValue) -> Result<CelInt, ExecutionError> {
 }
 
 fn integer(this: &QuantityValue) -> Option<i64> {
-    (this.nano % NANO == 0).then_some(this.nano / NANO).and_then(|whole| i64::try_from(whole).ok())
+    (this.nano % NANO_PER_ONE == 0).then_some(this.nano / NANO_PER_ONE).and_then(|whole| i64::try_from(whole).ok())
 }
 
 fn add(this: &QuantityValue, other: &QuantityValue) -> Result<QuantityValue, ExecutionError> {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use cel::ExecutionError;
 use cel::common::traits::{Container, Indexer};
-use cel::common::types::{CelString, MAP_TYPE, Type};
+use cel::common::types::{CelInt, CelString, MAP_TYPE, Type};
 use cel::common::value::{CowVal, Val};
 
 /// Reads a field of the facts by its name; `None` if they lack it.
@@ -31,6 +31,11 @@ pub(crate) fn text_map(texts: &BTreeMap<String, String>) -> Box<dyn Val + '_> {
 /// Text as a value.
 pub(crate) fn text(value: &str) -> Box<dyn Val + '_> {
     Box::new(CelString::from(value))
+}
+
+/// A number as a value.
+pub(crate) fn number<'v>(value: i64) -> Box<dyn Val + 'v> {
+    Box::new(CelInt::from(value))
 }
 
 impl<F> Clone for RecordValue<'_, F> {

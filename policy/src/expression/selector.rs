@@ -1,19 +1,17 @@
 //! CEL selectors over one device.
 
-use std::sync::Arc;
-
 use cel::Context;
 use serde::Serialize;
 
 use super::device_record::{DEVICE, device_value};
 use super::types::{Field, Type, Vocabulary};
-use super::{ENVIRONMENT, Expression, ExpressionError};
+use super::{Expression, ExpressionError, context};
 use crate::device::DeviceFacts;
 use crate::problem::{Place, Problem, ProblemCode};
 use crate::reading::yaml::place_within;
 
 /// What selectors can use.
-static VOCABULARY: Vocabulary = Vocabulary {
+static SELECTOR_VOCABULARY: Vocabulary = Vocabulary {
     noun: "selector",
     variables: &[Field::new("device", Type::Record(&DEVICE))],
     example: "device.architecture == \"Hopper\" && device.memoryMiB >= 80000",
@@ -63,14 +61,12 @@ pub fn compile_selector(source: &str) -> Result<Selector, Problem> {
 
 /// Parses and checks a selector. A failure has at least one error.
 pub(crate) fn parse_selector(source: &str) -> Result<Selector, Vec<ExpressionError>> {
-    Expression::parse(source, &VOCABULARY).map(Selector)
+    Expression::parse(source, &SELECTOR_VOCABULARY).map(|(expression, _)| Selector(expression))
 }
 
 /// The variables of an evaluation: `device`. Reuse it for several selectors.
 pub(crate) fn device_context(device: &DeviceFacts) -> Context<'_, '_> {
-    let mut context = Context::with_env(Arc::clone(&ENVIRONMENT));
-    context.add_variable_as_val("device", device_value(device));
-    context
+    context([("device", device_value(device))])
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use cel::common::value::{StaticVal, Val};
 use cel::{DeclarationError, Env, ExecutionError, add_member_overload, add_overload};
 use semver::Version;
 
-static SEMVER: Type = Type::new_unspecified_type("kubernetes.Semver");
+static SEMVER_TYPE: Type = Type::new_unspecified_type("kubernetes.Semver");
 
 /// A semantic version, such as `570.86.15`.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Val for SemverValue {
     }
 
     fn cel_type() -> &'static Type {
-        &SEMVER
+        &SEMVER_TYPE
     }
 
     fn equals(&self, other: &dyn Val) -> bool {

@@ -7,25 +7,26 @@ use super::ExpressionError;
 use super::functions::{FUNCTIONS, METHODS, result_type, usage};
 use super::quantity_value::QuantityValue;
 use super::semver_value::SemverValue;
-use super::types::{Field, Record, Type, Vocabulary};
+use super::types::{Field, NameUse, Record, Type, Vocabulary};
 use crate::limits::{MAX_EXPRESSION_DEPTH, MAX_PATTERN_BYTES};
 use crate::problem::suggest::did_you_mean;
 use crate::problem::{ProblemCode, shorten};
+use crate::reading::fields::Target;
 
-/// Checks an expression. A failure has at least one error.
+/// Checks an expression; returns the names that it compares something with. A failure has at least one error.
 pub(super) fn check_types(
     source: &str,
     vocabulary: &Vocabulary,
     expression: &IdedExpr,
     places: &SourceInfo,
-) -> Result<(), Vec<ExpressionError>> {
-    let mut checker = Checker { source, vocabulary, places, errors: Vec::new() };
+) -> Result<Vec<NameUse>, Vec<ExpressionError>> {
+    let mut checker = Checker { source, vocabulary, places, errors: Vec::new(), names: Vec::new() };
     let found = checker.type_of(expression, 0);
     if !matches!(found, Type::Bool | Type::Invalid) {
         let message = format!("the {} must be a condition, but it is {}", vocabulary.noun, found.noun());
         checker.report(expression.id, ProblemCode::CelType, message, "compare it with something");
     }
-    if checker.errors.is_empty() { Ok(()) } else { Err(checker.errors) }
+    if checker.errors.is_empty() { Ok(checker.names) } else { Err(checker.errors) }
 }
 
 struct Checker<'c> {
@@ -33,20 +34,47 @@ struct Checker<'c> {
     vocabulary: &'c Vocabulary,
     places: &'c SourceInfo,
     errors: Vec<ExpressionError>,
+    names: Vec<NameUse>,
 }
 
 impl Checker<'_> {
-    /// Records an error at the expression `id`. Returns [`Type::Invalid`].
-    fn report(&mut self, id: u64, code: ProblemCode, message: impl Into<String>, remedy: impl Into<String>) -> Type {
+    /// Offset and width of the expression `id`.
+    fn place_of(&self, id: u64) -> (usize, usize) {
         let (start, stop) = self.places.offset_for(id).unwrap_or_default();
         let (start, stop) = (start as usize, stop as usize);
-        self.errors.push(ExpressionError {
-            at: start,
-            width: (stop + 1).saturating_sub(start).clamp(1, self.source.len().max(1)),
-            code,
-            message: message.into(),
-            remedy: remedy.into(),
-        });
+        (start, (stop + 1).saturating_sub(start).clamp(1, self.source.len().max(1)))
+    }
+
+    /// Notes the names in a comparison with a field that names something.
+    fn note_names(&mut self, call: &CallExpr) {
+        let ([left, right], None) = (call.args.as_slice(), &call.target) else { return };
+        let (target, literals): (_, Vec<&IdedExpr>) = match (call.func_name.as_str(), &right.expr) {
+            (operators::IN, Expr::List(list)) => (self.target_of(left), list.elements.iter().collect()),
+            (operators::EQUALS | operators::NOT_EQUALS, _) => {
+                (self.target_of(left).or_else(|| self.target_of(right)), vec![left, right])
+            }
+            _ => return,
+        };
+        let Some(target) = target else { return };
+        for (id, name) in literals.into_iter().filter_map(literal_text).filter(|(_, name)| !name.is_empty()) {
+            let (at, width) = self.place_of(id);
+            self.names.push(NameUse { target, name: name.to_owned(), at, width });
+        }
+    }
+
+    /// What a field of a variable names.
+    fn target_of(&self, expression: &IdedExpr) -> Option<Target> {
+        let Expr::Select(SelectExpr { operand, field, test: false }) = &expression.expr else { return None };
+        let Expr::Ident(name) = &operand.expr else { return None };
+        let variable = self.vocabulary.variables.iter().find(|variable| variable.name == name)?;
+        let Type::Record(record) = variable.field_type else { return None };
+        record.field(field)?.names
+    }
+
+    /// Records an error at the expression `id`. Returns [`Type::Invalid`].
+    fn report(&mut self, id: u64, code: ProblemCode, message: impl Into<String>, remedy: impl Into<String>) -> Type {
+        let (at, width) = self.place_of(id);
+        self.errors.push(ExpressionError { at, width, code, message: message.into(), remedy: remedy.into() });
         Type::Invalid
     }
 
@@ -185,6 +213,7 @@ impl Checker<'_> {
         if target == Some(Type::Invalid) || types.contains(&Type::Invalid) {
             return Type::Invalid;
         }
+        self.note_names(call);
         let name = call.func_name.as_str();
         match (target, name, types.as_slice()) {
             (None, operators::INDEX, [Type::Record(record), Type::Text]) => match call.args.get(1).and_then(literal_text) {

@@ -1,5 +1,7 @@
 //! The types of expressions, and the names that an expression can use.
 
+use crate::reading::fields::Target;
+
 /// The type of an expression.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Type {
@@ -40,6 +42,19 @@ pub(crate) struct Record {
 pub(crate) struct Field {
     pub(crate) name: &'static str,
     pub(crate) field_type: Type,
+    /// What it names, if it is text that must be a known name.
+    pub(crate) names: Option<Target>,
+}
+
+/// A name that an expression compares something with.
+#[derive(Debug)]
+pub(crate) struct NameUse {
+    pub(crate) target: Target,
+    pub(crate) name: String,
+    /// Offset in the expression, in characters from 0.
+    pub(crate) at: usize,
+    /// Characters to underline.
+    pub(crate) width: usize,
 }
 
 /// What a kind of expressions can use.
@@ -57,7 +72,12 @@ pub(crate) struct Vocabulary {
 
 impl Field {
     pub(crate) const fn new(name: &'static str, field_type: Type) -> Self {
-        Self { name, field_type }
+        Self { name, field_type, names: None }
+    }
+
+    /// Text that names a document or a cluster.
+    pub(crate) const fn naming(name: &'static str, target: Target) -> Self {
+        Self { name, field_type: Type::Text, names: Some(target) }
     }
 }
 
