@@ -193,8 +193,8 @@ fn position<'b, 'v>(args: Vec<CowVal<'b, 'v>>, from_end: bool) -> Result<CowVal<
     let items = list(&args)?.inner();
     let missing = || ExecutionError::invalid_argument_count(1, 0);
     let wanted = args.get(1).ok_or_else(missing)?.as_ref();
-    let equals = |item: &Box<dyn Val + 'v>| item.equals(wanted);
-    let found = if from_end { items.iter().rposition(equals) } else { items.iter().position(equals) };
+    let mut equal = items.iter().map(|item| item.equals(wanted));
+    let found = if from_end { equal.rposition(|equal| equal) } else { equal.position(|equal| equal) };
     Ok(CowVal::owned(CelInt::from(found.and_then(|index| i64::try_from(index).ok()).unwrap_or(-1))))
 }
 
