@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::documents::DocRef;
 
+pub use rules::PreferenceFacts;
 pub use usage::{LeaseUse, UsageTable};
 
 mod decide;
 mod denials;
 mod find_agreement;
+mod rules;
 mod schedules;
 mod usage;
 
@@ -185,6 +187,8 @@ pub enum DenyCode {
     AgreementEndsTooSoon,
     /// The limit of the agreement is in use.
     AgreementExhausted,
+    /// A rule denies the lease, or requires something that it lacks.
+    Rule,
     /// The class, or the donor's term, is not in force at this time of the week.
     OutsideSchedule,
     /// The class, or the donor's term, ends to be in force before the lease would end.
@@ -219,6 +223,7 @@ impl DenyCode {
             Self::AgreementEnded => "agreement-ended",
             Self::AgreementEndsTooSoon => "agreement-ends-too-soon",
             Self::AgreementExhausted => "agreement-exhausted",
+            Self::Rule => "rule",
             Self::OutsideSchedule => "outside-schedule",
             Self::ScheduleEndsTooSoon => "schedule-ends-too-soon",
             Self::QuotaExhausted => "quota-exhausted",

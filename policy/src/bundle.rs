@@ -11,10 +11,10 @@ pub use reclaim_rules::{ReclaimRule, ReclaimScope, ReclaimedLease};
 
 use crate::device::DeviceFacts;
 use crate::documents::{
-    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Schedule, Tenant,
+    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Rule, Schedule, Tenant,
 };
+use crate::expression::device_context;
 use crate::roles::Roles;
-use crate::selector::device_context;
 use crate::source::BundleSource;
 
 /// A valid bundle. Serialises as its [`BundleSource`]; deserialising compiles it again.
@@ -42,6 +42,8 @@ pub struct Bundle {
     pub priorities: BTreeMap<String, Document<PriorityClass>>,
     /// Schedules by name.
     pub schedules: BTreeMap<String, Document<Schedule>>,
+    /// Rules by name.
+    pub rules: BTreeMap<String, Document<Rule>>,
     /// Institution that may enrol each cluster, by cluster id.
     pub(crate) institution_by_cluster: BTreeMap<String, String>,
     /// Roles by user id.
@@ -78,6 +80,7 @@ impl Bundle {
             + self.agreements.len()
             + self.priorities.len()
             + self.schedules.len()
+            + self.rules.len()
     }
 
     /// The institution that may enrol a cluster; `None` if none may.

@@ -241,6 +241,7 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         agreements: draft.agreements,
         priorities: draft.priorities,
         schedules: draft.schedules,
+        rules: draft.rules,
         institution_by_cluster,
         roles,
         quotas_by_tenant,

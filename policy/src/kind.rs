@@ -28,11 +28,13 @@ pub enum Kind {
     PriorityClass,
     /// Named weekly windows.
     Schedule,
+    /// A condition that denies, requires, warns or prefers.
+    Rule,
 }
 
 impl Kind {
     /// All kinds, in display order.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Federation,
         Self::Institution,
         Self::Cluster,
@@ -42,6 +44,7 @@ impl Kind {
         Self::Agreement,
         Self::PriorityClass,
         Self::Schedule,
+        Self::Rule,
     ];
 
     /// The kind as it appears in documents.
@@ -57,6 +60,7 @@ impl Kind {
             Self::Agreement => "Agreement",
             Self::PriorityClass => "PriorityClass",
             Self::Schedule => "Schedule",
+            Self::Rule => "Rule",
         }
     }
 }

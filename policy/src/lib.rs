@@ -24,6 +24,7 @@ mod device;
 mod directory;
 mod documents;
 mod edit;
+mod expression;
 mod kind;
 pub mod limits;
 mod problem;
@@ -31,12 +32,11 @@ mod reading;
 mod roles;
 mod scenarios;
 mod schema;
-mod selector;
 mod source;
 mod warnings;
 
 pub use amounts::{quantity, show_duration, show_gpus};
-pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, UsageTable};
+pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, PreferenceFacts, UsageTable};
 pub use bundle::{Bundle, ReclaimRule, ReclaimScope, ReclaimedLease};
 pub use calendar::{Phase, ZoneRules, Zones};
 pub use compile::{InvalidBundle, load};
@@ -44,10 +44,11 @@ pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, read_directory, read_test_files, scan_directory};
 pub use documents::{
     Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, Institution, LendTerm,
-    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Schedule, SourceLocation,
-    Tenant, TenantRole, When, Window,
+    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Rule, RuleEffect, Schedule,
+    SourceLocation, Tenant, TenantRole, When, Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
+pub use expression::{RuleCondition, Selector, compile_selector};
 pub use kind::{API_VERSION, Kind};
 pub use problem::{Problem, ProblemCode, nearest, render_problems};
 pub use roles::Roles;
@@ -56,5 +57,4 @@ pub use scenarios::{
     GivenCluster, GivenDevice, GivenLease, GivenNode, GivenSharing, Scenario, TEST_KIND, WaitingRequest, read_tests,
 };
 pub use schema::{policy_schema, schema, schema_kinds};
-pub use selector::{Selector, compile_selector};
 pub use source::{BundleSource, SourceFile};

@@ -20,11 +20,16 @@ pub const MAX_LIST_ITEMS: usize = 4_096;
 pub const MAX_TEXT_CHARS: usize = 1_024;
 /// Characters of a name or id: the length of a DNS label, so that names fit into Kubernetes objects.
 pub const MAX_NAME_CHARS: usize = 63;
-/// Bytes of a CEL selector. Without comprehensions, the cost of a selector is linear in its length.
-pub const MAX_SELECTOR_BYTES: usize = 1_024;
-/// Nested brackets, operators and conditionals in a selector. Bounds the stack of parsing and evaluation.
-pub const MAX_SELECTOR_DEPTH: usize = 24;
-/// Bytes of a regular expression in a selector. Every evaluation compiles it.
+/// Bytes of a CEL expression. It has no loops, and no function whose result is longer than its input, so that its cost
+/// is bounded by its length and by that of the texts it reads.
+pub const MAX_EXPRESSION_BYTES: usize = 1_024;
+/// Nested brackets, operators and conditionals in an expression. Bounds the stack of parsing and evaluation.
+pub const MAX_EXPRESSION_DEPTH: usize = 24;
+/// Rules of one bundle. Each is evaluated once for each donor that a request asks.
+pub const MAX_RULES: usize = 128;
+/// The largest weight of a rule that prefers.
+pub const MAX_RULE_WEIGHT: u32 = 1_000;
+/// Bytes of a regular expression in an expression. Every evaluation compiles it.
 pub const MAX_PATTERN_BYTES: usize = 128;
 /// Nested folders below the policy directory.
 pub const MAX_FOLDER_DEPTH: usize = 8;

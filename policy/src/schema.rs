@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::bundle::Bundle;
 use crate::compile::load;
 use crate::documents::{
-    Agreement, Cluster, Federation, GpuClass, Institution, PriorityClass, Quota, Schedule, Spec, Tenant,
+    Agreement, Cluster, Federation, GpuClass, Institution, PriorityClass, Quota, Rule, Schedule, Spec, Tenant,
 };
 use crate::kind::{API_VERSION, Kind};
 use crate::limits::{MAX_GPUS_MILLI, MAX_LIST_ITEMS, MAX_NAME_CHARS, MAX_TEXT_CHARS};
@@ -22,7 +22,7 @@ use crate::scenarios::{TEST_KIND, read_file};
 use crate::source::SourceFile;
 
 /// The samples of all kinds. Together they are one valid bundle.
-const SAMPLES: [(Kind, &str); 9] = [
+const SAMPLES: [(Kind, &str); 10] = [
     (Kind::Federation, include_str!("schema/samples/federation.yaml")),
     (Kind::Institution, include_str!("schema/samples/institution.yaml")),
     (Kind::Cluster, include_str!("schema/samples/cluster.yaml")),
@@ -32,6 +32,7 @@ const SAMPLES: [(Kind, &str); 9] = [
     (Kind::Agreement, include_str!("schema/samples/agreement.yaml")),
     (Kind::PriorityClass, include_str!("schema/samples/priorityclass.yaml")),
     (Kind::Schedule, include_str!("schema/samples/schedule.yaml")),
+    (Kind::Rule, include_str!("schema/samples/rule.yaml")),
 ];
 const TEST_SAMPLE: &str = include_str!("schema/samples/policytest.yaml");
 
@@ -121,6 +122,7 @@ fn kind_shapes(kind: Kind) -> (Shapes, Vec<Problem>) {
         Kind::Agreement => spec_shapes::<Agreement>(&files),
         Kind::PriorityClass => spec_shapes::<PriorityClass>(&files),
         Kind::Schedule => spec_shapes::<Schedule>(&files),
+        Kind::Rule => spec_shapes::<Rule>(&files),
     }
 }
 

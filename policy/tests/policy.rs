@@ -11,6 +11,8 @@ mod fuzz;
 mod properties;
 #[path = "policy/reclaims.rs"]
 mod reclaims;
+#[path = "policy/rules.rs"]
+mod rules;
 #[path = "policy/schedules.rs"]
 mod schedules;
 #[path = "policy/schemas.rs"]

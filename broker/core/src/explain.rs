@@ -8,6 +8,7 @@ pub(crate) mod policy_effects;
 pub(crate) mod queue_position;
 pub(crate) mod quote;
 pub(crate) mod reclaims;
+pub(crate) mod rule_warnings;
 pub(crate) mod unservable;
 
 pub use answer::Explanation;
@@ -17,4 +18,5 @@ pub use policy_effects::{CapacityEffect, Effects, LeaseEffect, PolicyEffects, Re
 pub use queue_position::QueuePosition;
 pub use quote::{Quote, quote};
 pub use reclaims::{ReclaimedLease, Reclaims};
+pub use rule_warnings::rule_warnings;
 pub use unservable::unservable;

@@ -75,6 +75,8 @@ mod replaced_agents;
 mod revisions;
 #[path = "core/revocations.rs"]
 mod revocations;
+#[path = "core/rules.rs"]
+mod rules;
 #[path = "core/schedules.rs"]
 mod schedules;
 #[path = "core/spread.rs"]

@@ -1,6 +1,6 @@
 //! What happens in a scenario.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use comity_core::explain::{Explanation, Waiting};
 use comity_core::lease::Lease;
@@ -26,6 +26,8 @@ pub struct Actual {
     pub cites: Vec<String>,
     /// The refusal, then each donor's reason.
     pub reasons: Vec<Reason>,
+    /// Warnings of rules, each once.
+    pub warnings: Vec<String>,
     /// Leases that get notice, by name.
     pub reclaims: Vec<Reclaimed>,
 }
@@ -65,6 +67,7 @@ impl Actual {
             decision: Some(ExpectedDecision::Denied),
             summary: refusal.reason.clone(),
             reasons: std::iter::once(first).chain(reasons(explanation)).collect(),
+            warnings: warnings(explanation),
             ..Self::default()
         }
     }
@@ -75,6 +78,7 @@ impl Actual {
             decision: Some(ExpectedDecision::Waits),
             summary: waiting.explanation.summary.clone(),
             reasons: reasons(&waiting.explanation).collect(),
+            warnings: warnings(&waiting.explanation),
             ..Self::default()
         }
     }
@@ -89,6 +93,7 @@ impl Actual {
             agreement: lease.agreement.clone(),
             cites: allowing_documents(state, id, lease),
             reasons: reasons(explanation).collect(),
+            warnings: warnings(explanation),
             donor: Some(donor),
             ..Self::default()
         }
@@ -104,6 +109,12 @@ fn reasons(explanation: &Explanation) -> impl Iterator<Item = Reason> {
         message: format!("{}; {}", obstacle.reason, obstacle.unblock),
         cites: obstacle.by.clone(),
     })
+}
+
+/// The warnings of rules at any donor, each once.
+fn warnings(explanation: &Explanation) -> Vec<String> {
+    let all = explanation.donors.iter().flat_map(|verdict| &verdict.warnings);
+    all.cloned().collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 /// The documents that allow a lease beside the others.

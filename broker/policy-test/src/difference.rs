@@ -45,6 +45,10 @@ pub(crate) fn differences(expected: &Expected, actual: &Actual) -> Vec<Differenc
             });
         }
     }
+    for text in expected.warnings.iter().filter(|text| !actual.warnings.iter().any(|warning| warning.contains(*text))) {
+        let actual = listed(&actual.warnings);
+        found.push(Difference { field: "warnings".to_owned(), expected: text.clone(), actual });
+    }
     if let Some(expected) = expected.reclaims.as_ref().filter(|expected| !are_meant(expected, &actual.reclaims)) {
         let reclaimed = |lease: &str, reason: Option<&str>| match reason {
             Some(reason) => format!("{lease} ({reason})"),

@@ -16,7 +16,7 @@ macro_rules! examples {
     };
 }
 
-const POLICY_FILES: [(&str, &str); 17] = examples![
+const POLICY_FILES: [(&str, &str); 18] = examples![
     "agreements/bilateral.yaml",
     "agreements/research-alliance.yaml",
     "classes.yaml",
@@ -32,6 +32,7 @@ const POLICY_FILES: [(&str, &str); 17] = examples![
     "institutions/polytechnic.yaml",
     "institutions/startup.yaml",
     "priorities.yaml",
+    "rules.yaml",
     "tenants/others.yaml",
     "tenants/polytechnic.yaml",
 ];

@@ -22,6 +22,8 @@ pub struct DonorVerdict {
     pub unblock: Option<String>,
     /// Policy documents that cause it.
     pub by: Vec<String>,
+    /// What rules of policy warn of there.
+    pub warnings: Vec<String>,
 }
 
 impl From<v1::DonorVerdict> for DonorVerdict {
@@ -33,6 +35,7 @@ impl From<v1::DonorVerdict> for DonorVerdict {
             reason: non_empty(verdict.reason),
             unblock: non_empty(verdict.unblock),
             by: verdict.by,
+            warnings: verdict.warnings,
         }
     }
 }
@@ -42,21 +45,25 @@ pub(super) fn donors_table(verdicts: &[DonorVerdict]) -> Sheet {
     if verdicts.is_empty() {
         return Sheet::default();
     }
+    let warns = verdicts.iter().any(|verdict| !verdict.warnings.is_empty());
     let row = |verdict: &DonorVerdict| {
-        vec![
+        let mut cells = vec![
             verdict.donor.clone(),
             if verdict.fits { "yes".to_owned() } else { "no".to_owned() },
             verdict.reason.clone().unwrap_or_default(),
             verdict.unblock.clone().unwrap_or_default(),
             verdict.by.join(", "),
-        ]
+        ];
+        cells.extend(warns.then(|| verdict.warnings.join("; ")));
+        cells
     };
-    let heads = [
+    let mut heads = vec![
         Column::text("donor"),
         Column::state("fits"),
         Column::prose("first reason against it"),
         Column::prose("what would unblock it"),
         Column::prose("by").rank(1),
     ];
+    heads.extend(warns.then(|| Column::prose("warnings")));
     columns(&heads, verdicts.iter().map(row).collect(), "")
 }

@@ -2,6 +2,7 @@
 
 use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
 use super::find_agreement::find_agreement;
+use super::rules::check_rules;
 use super::schedules::check_when;
 use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode};
 use crate::bundle::Bundle;
@@ -32,14 +33,14 @@ impl Bundle {
 }
 
 /// The documents behind an allowance.
-enum Citations {
+pub(super) enum Citations {
     Collected(Vec<DocRef>),
     /// The caller does not need them.
     Skipped,
 }
 
 impl Citations {
-    fn push(&mut self, document: impl FnOnce() -> DocRef) {
+    pub(super) fn push(&mut self, document: impl FnOnce() -> DocRef) {
         if let Self::Collected(documents) = self {
             documents.push(document());
         }
@@ -75,6 +76,7 @@ fn decide<'b>(
     if let Some(agreement) = agreement {
         citations.push(|| agreement.cite("classes"));
     }
+    check_rules(bundle, facts, (tenant, donor, agreement), citations)?;
     check_quotas(bundle, facts, tenant, citations)?;
     check_donor_limits(bundle, facts, tenant, donor, citations)?;
     Ok(agreement)

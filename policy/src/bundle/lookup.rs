@@ -22,6 +22,7 @@ impl Bundle {
             Kind::Agreement => names(&self.agreements),
             Kind::PriorityClass => names(&self.priorities),
             Kind::Schedule => names(&self.schedules),
+            Kind::Rule => names(&self.rules),
         }
     }
 
@@ -44,6 +45,7 @@ impl Bundle {
             Kind::Agreement => cite(&self.agreements, name, field),
             Kind::PriorityClass => cite(&self.priorities, name, field),
             Kind::Schedule => cite(&self.schedules, name, field),
+            Kind::Rule => cite(&self.rules, name, field),
         }
     }
 
@@ -63,6 +65,7 @@ impl Bundle {
             Kind::Agreement => fields(&self.agreements, name),
             Kind::PriorityClass => fields(&self.priorities, name),
             Kind::Schedule => fields(&self.schedules, name),
+            Kind::Rule => fields(&self.rules, name),
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::draft::Draft;
 use crate::amounts::show_duration;
 use crate::kind::Kind;
+use crate::limits::MAX_RULES;
 use crate::problem::nearest;
 use crate::problem::{ProblemCode, Problems};
 use crate::reading::fields::{Reference, Target};
@@ -17,6 +18,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     check_trust_domains(draft, problems);
     check_signing_keys(draft, problems);
     check_default_priority(draft, problems);
+    check_number_of_rules(draft, problems);
 }
 
 pub(super) fn report_missing_federation(problems: &mut Problems<'_>) {
@@ -172,5 +174,12 @@ fn check_default_priority(draft: &Draft, problems: &mut Problems<'_>) {
     for class in defaults {
         let message = format!("PriorityClass `{}` is a default, and so is `{}`", class.name, first.name);
         problems.at(class.place_of("default"), ProblemCode::Contradiction, message, "make one of them the default");
+    }
+}
+
+fn check_number_of_rules(draft: &Draft, problems: &mut Problems<'_>) {
+    if let Some(rule) = draft.rules.values().nth(MAX_RULES) {
+        let message = format!("the bundle has {} Rules; at most {MAX_RULES} are allowed", draft.rules.len());
+        problems.at(rule.place, ProblemCode::TooLarge, message, "combine conditions with `&&` and `||`");
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::documents::{
-    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Schedule, Tenant,
+    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Rule, Schedule, Tenant,
 };
 use crate::kind::Kind;
 use crate::problem::Place;
@@ -25,6 +25,7 @@ pub(crate) struct Draft {
     pub(crate) agreements: BTreeMap<String, Document<Agreement>>,
     pub(crate) priorities: BTreeMap<String, Document<PriorityClass>>,
     pub(crate) schedules: BTreeMap<String, Document<Schedule>>,
+    pub(crate) rules: BTreeMap<String, Document<Rule>>,
     pub(crate) references: Vec<Reference>,
     pub(crate) user_ids: Vec<UserIdUse>,
     pub(crate) zones: Vec<ZoneUse>,

@@ -87,6 +87,10 @@ fn read_header_and_spec(node: &Node, draft: &mut Draft, reader: &mut FieldReader
             let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.schedules, read);
         }
+        Kind::Rule => {
+            let read = read_spec(spec, name, place, draft, reader);
+            insert_first(&mut draft.rules, read);
+        }
     }
 }
 

@@ -28,6 +28,8 @@ pub struct Expected {
     pub cites: Vec<Citation>,
     /// `reasons`: of the refusal, or of donors. There may be others.
     pub reasons: Vec<ExpectedReason>,
+    /// `warnings`: texts, each of which a warning of a rule contains. There may be others.
+    pub warnings: Vec<String>,
     /// `reclaims`: exactly these leases get notice; `None` does not check.
     pub reclaims: Option<Vec<ExpectedReclaim>>,
 }
@@ -122,6 +124,9 @@ impl Expected {
         let reasons = reasons_field
             .as_ref()
             .map(|(path, node)| reader.list(path, node, |reader, path, node| read_reason(path, node, bundle, reader)));
+        let warnings = fields.optional("warnings", reader);
+        let warnings =
+            warnings.map(|(path, node)| reader.list(&path, node, |reader, path, node| reader.text(path, node)));
         let reclaims = fields.optional("reclaims", reader).map(|(path, node)| {
             reader.list(&path, node, |reader, path, node| read_reclaim(path, node, leases, reader))
         });
@@ -159,6 +164,7 @@ impl Expected {
             agreement,
             cites,
             reasons: reasons.unwrap_or_default(),
+            warnings: warnings.unwrap_or_default(),
             reclaims,
         })
     }

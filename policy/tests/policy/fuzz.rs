@@ -38,6 +38,9 @@ fn selectors() {
         "device.memoryMiB >= 80000 && device.architecture in [\"Hopper\", \"Blackwell\"]",
         "device.productName.matches(\"^NVIDIA-(H|A)100\") || !(device.memoryMiB < 40000)",
         "device.memoryMiB > 1 ? true : device.driverMajor > 550",
+        "device.attributes['gpu.nvidia.com'].driverVersion.isGreaterThan(semver('550.0.0'))",
+        "device.capacity['gpu.nvidia.com'].memory.compareTo(quantity('80G').add(1)) >= 0",
+        "device.brand.split('e', 2).lastIndexOf(device.sharing.find('m[a-z]*')) == [3, 1].min() - 2",
     ];
     fuzz!("selector", valid.map(|text| text.as_bytes().to_vec()).to_vec(), |bytes: &[u8]| {
         let Ok(text) = std::str::from_utf8(bytes) else { return false };

@@ -51,7 +51,8 @@ proptest! {
 
     #[test]
     fn any_selector_is_answered(
-        source in "(device|\\.|memoryMiB|architecture|extra|matches|==|&&|\\|\\||!|\\(|\\)|\\[|\\]|\\{|\\}|\\?|\
+        source in "(device|\\.|memoryMiB|architecture|extra|attributes|capacity|gpu.nvidia.com|memory|matches|quantity|semver|\
+                   compareTo|add|substring|split|findAll|sum|max|==|&&|\\|\\||!|\\(|\\)|\\[|\\]|\\{|\\}|\\?|\
                    :|'|\"|[0-9]{1,20}|in|has|-|,| |\\PC){0,60}",
     ) {
         if let Ok(selector) = comity_policy::compile_selector(&source) {

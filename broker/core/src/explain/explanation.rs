@@ -8,6 +8,7 @@ use crate::explain::answer::Explanation;
 use crate::explain::outlook::adjusted_outlook;
 use crate::explain::queue_position::{QueuePosition, queue_position};
 use crate::explain::reclaims::Reclaims;
+use crate::explain::rule_warnings::warnings_at;
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::spread::{gather, members_in};
 use crate::feasibility::fit::cutting::MigValues;
@@ -61,7 +62,11 @@ pub(crate) fn explain_donors(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> Exp
         Some(lasting.unwrap_or(now))
     };
     let donors: Vec<DonorVerdict> = donors(snapshot.state, spec)
-        .map(|donor| DonorVerdict { donor: donor.clone(), obstacle: first_obstacle(donor) })
+        .map(|donor| DonorVerdict {
+            donor: donor.clone(),
+            obstacle: first_obstacle(donor),
+            warnings: warnings_at(snapshot, &asked, donor),
+        })
         .collect();
     let fits: Vec<&str> = donors.iter().filter(|d| d.obstacle.is_none()).map(|d| d.donor.as_str()).collect();
     let summary = match (fits.as_slice(), donors.as_slice()) {

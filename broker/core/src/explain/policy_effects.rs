@@ -2,16 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use comity_policy::{BorrowFacts, Bundle, InUse, compile_selector};
+use comity_policy::{BorrowFacts, Bundle, InUse};
 use comity_types::{ClassName, ClusterId, LeaseId, LeaseState, RequestId, Side, TenantId};
 
 use crate::apply::command::{ApplyPolicy, Command};
 use crate::apply::entry::{LOG_FORMAT, LogEnvelope};
 use crate::explain::explanation::for_one_donor;
+use crate::explain::rule_warnings::classes_asked;
 use crate::feasibility::check::check_terms;
 use crate::feasibility::donors::promise::donors;
 use crate::model::actor::Actor;
-use crate::model::demand::{DeviceChoice, RequestSpec};
+use crate::model::demand::RequestSpec;
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::refusal::Refusal;
@@ -194,7 +195,7 @@ fn denied_everywhere(state: &State, spec: &RequestSpec) -> Option<String> {
     let asked = for_one_donor(spec);
     let mut first = None;
     for donor in donors(state, spec).filter(|donor| spec.allows(donor)) {
-        for class in classes(state, donor, spec) {
+        for class in classes_asked(state, donor, spec) {
             match denial(state, &record.bundle, &asked, donor, &class) {
                 None => return None,
                 Some(reason) => first = first.or(Some(reason)),
@@ -202,23 +203,6 @@ fn denied_everywhere(state: &State, spec: &RequestSpec) -> Option<String> {
         }
     }
     first
-}
-
-/// The classes in which a donor could serve the request.
-fn classes(state: &State, donor: &ClusterId, spec: &RequestSpec) -> BTreeSet<ClassName> {
-    match &spec.gpus.devices {
-        DeviceChoice::Class(class) => BTreeSet::from([class.clone()]),
-        DeviceChoice::Selector(source) => {
-            let counts = state.derived.device_counts.get(donor);
-            let devices = counts.into_iter().flat_map(|counts| counts.keys());
-            compile_selector(source).map_or_else(
-                |_| BTreeSet::new(),
-                |selector| {
-                    devices.filter(|(_, facts)| selector.matches(facts)).map(|(class, _)| class.clone()).collect()
-                },
-            )
-        }
-    }
 }
 
 /// Why the terms deny a lease even if nothing is in use; waiting for the begin of an agreement may help.

@@ -270,8 +270,19 @@ impl<'a> Snapshot<'a> {
 
     /// Asks policy: returns the agreement that permits the loan, or the reason against it.
     pub(crate) fn may_borrow(&self, donor: &ClusterId, ask: PolicyQuery<'_>) -> Result<Option<&'a str>, Box<Denial>> {
+        self.bundle.may_borrow_under(&self.borrow_facts(donor, ask))
+    }
+
+    /// What rules of policy warn of; nothing if policy does not permit the loan.
+    pub(crate) fn rule_warnings(&self, donor: &ClusterId, ask: PolicyQuery<'_>) -> Vec<String> {
+        let facts = self.borrow_facts(donor, ask);
+        let permitted = self.bundle.may_borrow_under(&facts);
+        permitted.map_or_else(|_| Vec::new(), |agreement| self.bundle.rule_warnings(&facts, agreement))
+    }
+
+    fn borrow_facts<'s>(&'s self, donor: &'s ClusterId, ask: PolicyQuery<'s>) -> BorrowFacts<'s> {
         let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
-        self.bundle.may_borrow_under(&BorrowFacts {
+        BorrowFacts {
             tenant: ask.tenant,
             origin_cluster: ask.origin.as_str(),
             donor_cluster: donor.as_str(),
@@ -283,7 +294,7 @@ impl<'a> Snapshot<'a> {
             notice_ms: ask.preemptible.then(|| schedule_notice(self.bundle, donor).0),
             now_ms: self.state.log_time.0,
             in_use: self.usage.in_use(ask.tenant, institution, donor.as_str(), ask.class.as_str()),
-        })
+        }
     }
 
     /// Takes a placement, so that the plan's next request sees it.

@@ -31,6 +31,8 @@ pub struct DonorVerdict {
     pub donor: ClusterId,
     /// The first reason against the donor; `None` if the request fits.
     pub obstacle: Option<Obstacle>,
+    /// What rules of policy warn of at this donor.
+    pub warnings: Vec<String>,
 }
 
 impl DonorVerdict {

@@ -74,9 +74,9 @@ fn names(donors: &[ClusterId]) -> String {
 }
 
 fn verdict(verdict: &DonorVerdict) -> v1::DonorVerdict {
-    let donor = verdict.donor.to_string();
+    let (donor, warnings) = (verdict.donor.to_string(), verdict.warnings.clone());
     match &verdict.obstacle {
-        None => v1::DonorVerdict { donor, fits: true, ..v1::DonorVerdict::default() },
+        None => v1::DonorVerdict { donor, fits: true, warnings, ..v1::DonorVerdict::default() },
         Some(obstacle) => v1::DonorVerdict {
             donor,
             fits: false,
@@ -84,6 +84,7 @@ fn verdict(verdict: &DonorVerdict) -> v1::DonorVerdict {
             reason: obstacle.reason.clone(),
             unblock: obstacle.unblock.clone(),
             by: obstacle.by.clone(),
+            warnings,
         },
     }
 }

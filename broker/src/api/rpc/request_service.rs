@@ -70,9 +70,10 @@ impl RequestHandlers {
                 let now = now.max(state.log_time);
                 let checked = command::check_submission(state, &spec, now)?;
                 let unservable = explain::unservable(state, &checked, now);
-                Ok::<_, Refusal>((checked, unservable))
+                let warnings = explain::rule_warnings(state, &checked);
+                Ok::<_, Refusal>((checked, unservable, warnings))
             };
-            let (checked, unservable) = self.context.read_long(life, "checking the request", read).await??;
+            let (checked, unservable, warnings) = self.context.read_long(life, "checking the request", read).await??;
             let message = match unservable {
                 Some(refusal) if !queue_anyway => return Err(refusal.into()),
                 Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
@@ -84,19 +85,19 @@ impl RequestHandlers {
                 message,
                 ..v1::Request::default()
             };
-            return Ok(v1::SubmitRequestResponse { request: Some(request) });
+            return Ok(v1::SubmitRequestResponse { request: Some(request), warnings });
         }
         self.refuse_early(life, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await?;
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
-        let submitted = self
+        let (submitted, warnings) = self
             .context
             .mutate(caller, command, Some(idempotency), |state, reply| match reply {
-                ReplyBody::Request(id) => request_message(state, id),
+                ReplyBody::Request(id) => Ok((request_message(state, id)?, warnings_of(state, id))),
                 _ => Err(Refusal::not_found("request", "", "request")),
             })
             .await?;
         tracing::info!(request = submitted.id, caller = caller.name(), "submitted");
-        Ok(v1::SubmitRequestResponse { request: Some(submitted) })
+        Ok(v1::SubmitRequestResponse { request: Some(submitted), warnings })
     }
 
     async fn get_request(&self, request: Request<v1::GetRequestRequest>) -> Result<v1::GetRequestResponse, RpcError> {
@@ -329,4 +330,8 @@ fn tenant_if_visible<'s>(state: &'s State, viewer: &Viewer) -> impl Fn(LeaseId) 
 fn request_message(state: &State, id: RequestId) -> Result<v1::Request, Refusal> {
     let record = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
     Ok(convert::to_proto(id, record))
+}
+
+fn warnings_of(state: &State, id: RequestId) -> Vec<String> {
+    state.requests.get(&id).map_or_else(Vec::new, |record| explain::rule_warnings(state, &record.spec))
 }

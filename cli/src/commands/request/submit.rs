@@ -97,6 +97,9 @@ impl SubmitArgs {
             .run_until(call(client.submit_request(request)), || stopped_submitting(&key))
             .await
             .map_err(|failure| with_retry_key(failure.written_in(self.spec.written_in()), &key))?;
+        for warning in &submitted.warnings {
+            note(&format!("warning: {warning}"));
+        }
         let request = Request::from(submitted.request.unwrap_or_default());
         let (true, Some(id)) = (self.wait, request.id.clone()) else {
             return session.print(&request);

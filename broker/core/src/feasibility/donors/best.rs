@@ -23,7 +23,7 @@ pub(crate) fn best(
     fitter: Fitter<'_>,
 ) -> Option<Found> {
     let mut promises: Vec<(ScorePrefix, Promise<'_>)> =
-        promises.into_iter().map(|promise| (score_prefix(snapshot.state, spec, request, promise), promise)).collect();
+        promises.into_iter().map(|promise| (score_prefix(snapshot, spec, request, promise), promise)).collect();
     promises.sort_unstable_by_key(|(score_prefix, _)| *score_prefix);
     let mut one: Option<(Score, FeasiblePlacement)> = None;
     // Promises do not cover the number of shares, so a gang asks every donor.
@@ -35,7 +35,9 @@ pub(crate) fn best(
         // Usually the first donor already wins.
         let mut next: BinaryHeap<Reverse<(Score, &ClusterId)>> = alike
             .iter()
-            .map(|(_, it)| Reverse((best_possible_score(snapshot, spec, request, it), it.member.donor)))
+            .map(|(prefix, it)| {
+                Reverse((best_possible_score(snapshot, spec, request, it, prefix.preference), it.member.donor))
+            })
             .collect();
         while let Some(Reverse((best_possible_score, donor))) = next.pop() {
             let is_better =
@@ -44,7 +46,7 @@ pub(crate) fn best(
                 break;
             }
             let Ok(candidate) = ask_donor(snapshot, spec, donor, fitter) else { continue };
-            let score = score(snapshot, spec, request, &candidate);
+            let score = score(snapshot, spec, request, &candidate, alike[0].0.preference);
             debug_assert!(best_possible_score <= score, "{donor} promised {best_possible_score:?} and keeps {score:?}");
             if one.as_ref().is_none_or(|(found, _)| score < *found) {
                 one = Some((score, candidate));

@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use comity_policy::PreferenceFacts;
 use comity_types::ClusterId;
 
 use crate::feasibility::donors::gravity::distance;
@@ -9,18 +10,23 @@ use crate::feasibility::donors::link::Link;
 use crate::feasibility::donors::promise::{Member, Promise};
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::FeasiblePlacement;
-use crate::model::demand::RequestSpec;
+use crate::model::demand::{DeviceChoice, RequestSpec};
 use crate::model::request::Request;
 use crate::state::State;
 
 /// Placements whose waste differs by less than a tenth of a device are equally good.
 pub(crate) const WASTE_STEP_MILLI: i64 = 100;
 
+/// A sum of weights; the highest comes first.
+pub(crate) type Preference = Reverse<u32>;
+
 /// Compared in the order of its fields.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Score {
     /// Donors that failed this request before come last.
     failed_before: bool,
+    /// Donors that [rules of policy prefer](preference) come first.
+    preference: Preference,
     /// More members of a gang come first; other requests always get the shares that they ask for.
     shares: Reverse<u64>,
     /// Time until the work's data arrives, in [doublings of minutes](distance); 0 for work without declared data.
@@ -45,6 +51,7 @@ pub(crate) struct Score {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ScorePrefix {
     failed_before: bool,
+    pub(crate) preference: Preference,
     data: u32,
     nodes: u64,
     waste: i64,
@@ -52,14 +59,31 @@ pub(crate) struct ScorePrefix {
 
 /// The leading fields of a donor's best possible score.
 pub(crate) fn score_prefix(
-    state: &State,
+    snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
     request: Option<&Request>,
     Promise { member: Member { donor, .. }, idle_milli, .. }: Promise<'_>,
 ) -> ScorePrefix {
     let failed_before = request.is_some_and(|request| request.failed_donors.contains(donor));
-    let data = distance(state, spec, donor);
-    ScorePrefix { failed_before, data, nodes: least_nodes(spec), waste: tenths(idle_milli) }
+    let (preference, data) = (preference(snapshot, spec, donor), distance(snapshot.state, spec, donor));
+    ScorePrefix { failed_before, preference, data, nodes: least_nodes(spec), waste: tenths(idle_milli) }
+}
+
+/// The sum of the weights of the rules that prefer a donor, for a comparison in which the lowest wins. Ask once for each
+/// donor of a request: rules cost microseconds.
+pub(crate) fn preference(snapshot: &Snapshot<'_>, spec: &RequestSpec, donor: &ClusterId) -> Preference {
+    Reverse(snapshot.bundle.preference(&PreferenceFacts {
+        tenant: spec.tenant.as_str(),
+        origin_cluster: spec.origin.as_str(),
+        donor_cluster: donor.as_str(),
+        class: match &spec.gpus.devices {
+            DeviceChoice::Class(class) => Some(class.as_str()),
+            DeviceChoice::Selector(_) => None,
+        },
+        gpus_milli: spec.least_milli(),
+        delivery: spec.delivery,
+        duration_ms: spec.duration.0,
+    }))
 }
 
 fn least_nodes(spec: &RequestSpec) -> u64 {
@@ -73,8 +97,8 @@ fn tenths(least_waste_milli: Option<i64>) -> i64 {
 impl Score {
     /// The fields that [`score_prefix`] computes for a donor at its best.
     pub(crate) fn score_prefix(&self) -> ScorePrefix {
-        let Self { failed_before, data, nodes, waste, .. } = *self;
-        ScorePrefix { failed_before, data, nodes, waste }
+        let Self { failed_before, preference, data, nodes, waste, .. } = *self;
+        ScorePrefix { failed_before, preference, data, nodes, waste }
     }
 
     /// Assumes the largest number of shares, for comparison with a [best possible score](best_possible_score).
@@ -91,6 +115,7 @@ pub(crate) fn score(
     spec: &RequestSpec,
     request: Option<&Request>,
     candidate: &FeasiblePlacement,
+    preference: Preference,
 ) -> Score {
     let placement = &candidate.placement;
     let waste = candidate.waste_milli.div_euclid(WASTE_STEP_MILLI);
@@ -99,7 +124,14 @@ pub(crate) fn score(
     let nodes = if spec.topology.spread_nodes { spec.most_shares().saturating_sub(nodes) } else { nodes };
     let link = Link::of(snapshot.state.peering_between(&spec.origin, &placement.donor));
     let lent_milli = snapshot.lent_milli(&placement.donor);
-    Score { shares, nodes, waste, lent_milli, ..ideal_score(snapshot.state, spec, request, &placement.donor, link) }
+    Score {
+        shares,
+        nodes,
+        waste,
+        lent_milli,
+        preference,
+        ..ideal_score(snapshot.state, spec, request, &placement.donor, link)
+    }
 }
 
 /// The best score a donor can reach: all shares on one node, or each on its own node if they are to be spread, and no
@@ -109,17 +141,24 @@ pub(crate) fn best_possible_score(
     spec: &RequestSpec,
     request: Option<&Request>,
     Promise { member, idle_milli, lent_milli }: &Promise<'_>,
+    preference: Preference,
 ) -> Score {
     let link = snapshot.with_links_from(&spec.origin, |lines| lines.get(member.at).copied()).unwrap_or_default();
     let lent_milli = lent_milli.unwrap_or_else(|| snapshot.lent_milli(member.donor));
     debug_assert_eq!(lent_milli, snapshot.lent_milli(member.donor), "{}", member.donor);
-    Score { waste: tenths(*idle_milli), lent_milli, ..ideal_score(snapshot.state, spec, request, member.donor, link) }
+    Score {
+        waste: tenths(*idle_milli),
+        lent_milli,
+        preference,
+        ..ideal_score(snapshot.state, spec, request, member.donor, link)
+    }
 }
 
-/// The score of a donor with an ideal placement, no waste, and nothing lent.
+/// The score of a donor with an ideal placement, no waste, nothing lent, and preferred most.
 fn ideal_score(state: &State, spec: &RequestSpec, request: Option<&Request>, donor: &ClusterId, link: Link) -> Score {
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
+        preference: Reverse(u32::MAX),
         shares: MOST_SHARES,
         data: distance(state, spec, donor),
         nodes: least_nodes(spec),

@@ -8,7 +8,7 @@
 use comity_types::ClusterId;
 
 use crate::feasibility::donors::promise::donors;
-use crate::feasibility::donors::score::{Score, score};
+use crate::feasibility::donors::score::{Preference, Score, preference, score};
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::{FeasiblePlacement, Fitter, ask_donor};
 use crate::model::demand::{Members, RequestSpec};
@@ -41,13 +41,14 @@ pub(crate) fn gather(
     let members = spec.members.unwrap_or(Members { min: 1, desired: 1 });
     let mut snapshot = snapshot.clone();
     let (mut found, mut held) = (Found::new(), 0_u32);
-    let mut left: Vec<&ClusterId> = donors(snapshot.state, spec).collect();
+    let mut left: Vec<(&ClusterId, Preference)> =
+        donors(snapshot.state, spec).map(|donor| (donor, preference(&snapshot, spec, donor))).collect();
     while held < members.min && found.len() < MAX_PARTS {
         let most = members.desired.saturating_sub(held);
         let mut best: Option<((u32, Score), FeasiblePlacement)> = None;
-        for donor in &left {
+        for (donor, preference) in &left {
             let Some((members, candidate)) = part_at(&snapshot, spec, donor, most, fitter) else { continue };
-            let rank = (most.saturating_sub(members), score(&snapshot, spec, request, &candidate));
+            let rank = (most.saturating_sub(members), score(&snapshot, spec, request, &candidate, *preference));
             if best.as_ref().is_none_or(|(least, _)| rank < *least) {
                 best = Some((rank, candidate));
             }
@@ -56,7 +57,7 @@ pub(crate) fn gather(
         let placement = &candidate.placement;
         snapshot.take(spec.tenant.as_str(), &candidate.class, candidate.agreement.as_deref(), placement);
         snapshot.beside_milli = snapshot.beside_milli.saturating_add(placement.milli());
-        left.retain(|donor| **donor != placement.donor);
+        left.retain(|(donor, _)| **donor != placement.donor);
         held = held.saturating_add(members_in(spec, &candidate));
         found.push(candidate);
     }

@@ -49,6 +49,8 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
         | DenyCode::LeaseTooLong
         | DenyCode::DonorNotAccepting
         | DenyCode::NoDelivery
+        // Rules look at amounts and durations too; they decide about new leases and renewals.
+        | DenyCode::Rule
         | DenyCode::AgreementEndsTooSoon
         | DenyCode::AgreementExhausted
         | DenyCode::QuotaExhausted
