@@ -67,7 +67,15 @@ impl Spec for Rule {
         for effect in [RuleEffect::Deny, RuleEffect::Require, RuleEffect::Warn, RuleEffect::Prefer { weight: 1 }] {
             given.extend(fields.optional(effect.field(), reader).map(|field| (effect, field)));
         }
-        let message = fields.required("message", reader).and_then(|(path, node)| reader.text(&path, node));
+        let message = fields.required("message", reader).and_then(|(path, node)| {
+            let text = reader.text(&path, node)?;
+            if text.is_empty() {
+                let problem = format!("`{path}` of {} is empty", reader.label);
+                reader.problems.at(node.place, ProblemCode::MissingField, problem, "write why, for people");
+                return None;
+            }
+            Some(text)
+        });
         if given.is_empty() {
             let text = format!("{} decides nothing", reader.label);
             let remedy = "add `deny:`, `require:`, `warn:` or `prefer:` with a condition";

@@ -236,13 +236,16 @@ impl Checker<'_> {
             (
                 None,
                 operators::LESS | operators::LESS_EQUALS | operators::GREATER | operators::GREATER_EQUALS,
-                [Type::Quantity, Type::Quantity] | [Type::Semver, Type::Semver],
-            ) => self.report(
-                id,
-                ProblemCode::CelType,
-                "quantities and versions are compared by functions",
-                "use `isGreaterThan`, `isLessThan` or `compareTo`",
-            ),
+                [compared @ (Type::Quantity | Type::Semver), _] | [_, compared @ (Type::Quantity | Type::Semver)],
+            ) => {
+                let other = if *compared == Type::Quantity { "quantity(\"8\")" } else { "semver(\"550.0.0\")" };
+                self.report(
+                    id,
+                    ProblemCode::CelType,
+                    "quantities and versions are compared by functions",
+                    format!("use `isGreaterThan`, `isLessThan` or `compareTo`, as in `….isGreaterThan({other})`"),
+                )
+            }
             (Some(Type::Text), "matches" | "find" | "findAll", [Type::Text, ..]) => {
                 self.check_pattern(id, call).unwrap_or_else(|| self.result_of(id, target, name, &types))
             }

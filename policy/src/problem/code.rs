@@ -52,13 +52,13 @@ pub enum ProblemCode {
     UnknownReference,
     /// A time zone that the IANA database does not have.
     UnknownTimeZone,
-    /// A CEL selector that cannot be parsed.
+    /// A CEL expression that cannot be parsed.
     CelSyntax,
-    /// A CEL selector that names an attribute, variable or function that does not exist.
+    /// A CEL expression that names a field, variable or function that does not exist.
     CelUnknownName,
-    /// A CEL selector with a type error.
+    /// A CEL expression with a type error.
     CelType,
-    /// A CEL selector that exceeds a bound on length, depth or cost.
+    /// A CEL expression that exceeds a bound on length, depth or cost.
     CelTooCostly,
     /// The bundle has no Federation document.
     NoFederation,

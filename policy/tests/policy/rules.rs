@@ -166,7 +166,7 @@ fn wrong_rules_are_named_with_place_and_remedy() {
         ("deny: device.memoryMiB > 1", ProblemCode::CelUnknownName, (6, 9), "known here"),
         ("deny: origin == 'ncc-main'", ProblemCode::CelUnknownName, (6, 9), "did you mean `request.origin`?"),
         ("deny: tenant.nme == 'poly-ml'", ProblemCode::CelUnknownName, (6, 16), "did you mean `name`?"),
-        ("deny: request.gpus > 8", ProblemCode::CelType, (6, 22), "same type"),
+        ("deny: request.gpus > 8", ProblemCode::CelType, (6, 22), "….isGreaterThan(quantity(\"8\"))"),
         ("deny: request.gpus.isGreaterThan(8)", ProblemCode::CelType, (6, 22), "quantity("),
         ("deny: request.durationSeconds", ProblemCode::CelType, (6, 16), "compare"),
         ("prefer: lease.gpus == quantity('1')", ProblemCode::CelUnknownName, (6, 11), "known here"),
@@ -183,6 +183,8 @@ fn wrong_rules_are_named_with_place_and_remedy() {
         assert!(found.remedy.contains(remedy), "{spec}: {found}");
     }
     let silent = rule("x", "deny: donor.region == 'north'").replace("  message: because of x\n", "");
+    assert_eq!(load(files(&silent)).unwrap_err()[0].code, ProblemCode::MissingField);
+    let silent = silent.replace("'north'", "'north'\n  message: ''");
     assert_eq!(load(files(&silent)).unwrap_err()[0].code, ProblemCode::MissingField);
     let many: String = (0..129).map(|n| rule(&format!("r{n:03}"), "warn: donor.region == 'north'")).collect();
     let problems = load(files(&many)).unwrap_err();
