@@ -19,6 +19,8 @@ use crate::source::BundleSource;
 const MAX_DOCUMENTS_NAMED: usize = 100;
 /// Changed fields of one document that are named.
 const MAX_FIELDS_NAMED: usize = 32;
+/// Changed fields of all documents that are named: the differences fit into a message.
+const MAX_FIELDS_IN_ALL: usize = 1_000;
 
 /// The differences between two bundles.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,14 +100,17 @@ impl Bundle {
         // Only what is shown is read again.
         found.truncate(MAX_DOCUMENTS_NAMED);
         let specs = before.filter(|_| changed > 0).map(|before| [before, self].map(|it| Specs::of(&it.source)));
+        let mut left = MAX_FIELDS_IN_ALL;
         let documents = found.into_iter().map(|(document, status)| {
             let difference = match status {
                 Status::Added => Difference::Added,
                 Status::Removed => Difference::Removed,
                 Status::Changed => {
                     let mut fields = specs.as_ref().map(|specs| changed_fields(specs, &document)).unwrap_or_default();
-                    let more = fields.len().saturating_sub(MAX_FIELDS_NAMED);
-                    fields.truncate(MAX_FIELDS_NAMED);
+                    let named = fields.len().min(MAX_FIELDS_NAMED).min(left);
+                    left -= named;
+                    let more = fields.len() - named;
+                    fields.truncate(named);
                     Difference::Changed { fields, more }
                 }
             };
