@@ -46,7 +46,7 @@ pub enum LeaseFate {
     NotRenewed,
 }
 
-/// The leases that the change would end, by donor, then those that it would keep from being renewed.
+/// The leases that the change would end, by id, then those that it would keep from being renewed.
 pub(super) fn lease_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effects<LeaseEffect> {
     let mut ends: BTreeMap<LeaseId, LeaseEffect> = BTreeMap::new();
     let mut note = |effect: LeaseEffect| {
