@@ -28,7 +28,8 @@ pub(crate) fn are_named_before_they_happen(run: RunComity<'_>, maintainer: &str,
     let json = |output: &Output| -> serde_json::Value { serde_json::from_str(&stdout(output)).unwrap() };
     let in_force = json(&run(&["policy", "show", "-o", "json"]));
 
-    let fewer = changed_bundle(&in_force, temp, "classes: [frontier, midrange]", "classes: [midrange]");
+    let terms = "classes: [frontier, midrange]\n      maxGpus: 48";
+    let fewer = changed_bundle(&in_force, temp, terms, &terms.replace("frontier, ", ""));
     let dir = fewer.path().display().to_string();
     let planned = json(&run(&["policy", "plan", "-o", "json", &dir]));
     assert_eq!(planned["inForceHash"], in_force["hash"]);
