@@ -28,7 +28,7 @@ use comity_runtime::contexts::Contexts;
 use comity_runtime::private_files::make_private_files_only;
 
 use crate::failure::Failure;
-use crate::output::{Format, write_stdout};
+use crate::output::write_stdout;
 use crate::session::Session;
 
 use dev_context::DevContext;
@@ -100,7 +100,7 @@ impl DevArgs {
         let mut timeline = Timeline::new(session.format);
         let outcome = self.run_in(&home, contexts, &mut timeline, &interrupt).await;
         home.close()?;
-        if session.format != Format::Table && (self.once || outcome.is_err()) {
+        if session.format.is_for_scripts() && (self.once || outcome.is_err()) {
             write_stdout(&timeline.outcome(outcome.as_ref().err())?)?;
         }
         outcome

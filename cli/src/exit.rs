@@ -72,6 +72,25 @@ impl Exit {
     }
 }
 
+/// How a command ended that did what it was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Success {
+    /// There is nothing more to say.
+    Done,
+    /// `policy plan --detailed-exitcode` found changes.
+    Changes,
+}
+
+impl From<Success> for ExitCode {
+    fn from(success: Success) -> Self {
+        match success {
+            Success::Done => Exit::Ok.into(),
+            // As `terraform plan -detailed-exitcode`; all errors of that command end with 1.
+            Success::Changes => Self::from(2),
+        }
+    }
+}
+
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
         Self::from(exit.number())

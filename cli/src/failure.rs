@@ -108,6 +108,12 @@ impl Failure {
         self
     }
 
+    /// With the exit code of every error under `--detailed-exitcode`, where 2 stands for changes.
+    #[must_use]
+    pub(crate) fn with_detailed_exitcode(self) -> Self {
+        Self { exit: Exit::Refused, ..self }
+    }
+
     /// Whether a read that failed like this may succeed later: no broker answered, or the caller's share was used up.
     #[must_use]
     pub fn is_passing(&self) -> bool {

@@ -21,7 +21,7 @@ pub struct GlobalArgs {
     #[arg(long, global = true, env = "COMITY_CONTEXT", value_name = "NAME", add = context_names(),
         help_heading = "Global options")]
     pub context: Option<String>,
-    /// Output format: table for people, json or yaml for scripts
+    /// Output format: table for people, json or yaml for scripts, markdown for a comment
     #[arg(
         short,
         long,

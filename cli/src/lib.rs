@@ -40,7 +40,7 @@ use comity_runtime::TelemetryConfig;
 use tracing::Instrument as _;
 
 pub use args::{Args, Command};
-pub use exit::Exit;
+pub use exit::{Exit, Success};
 pub use failure::Failure;
 pub use global_args::GlobalArgs;
 
@@ -59,12 +59,12 @@ pub fn main() -> ExitCode {
         Err(error) => return report(&args, &Failure::unavailable(format!("cannot start: {error}"))),
     };
     match runtime.block_on(run(&args)) {
-        Ok(()) => Exit::Ok.into(),
+        Ok(success) => success.into(),
         Err(failure) => report(&args, &failure),
     }
 }
 
-async fn run(args: &Args) -> Result<(), Failure> {
+async fn run(args: &Args) -> Result<Success, Failure> {
     let _telemetry =
         comity_runtime::telemetry::init(&telemetry(args)).map_err(|error| Failure::configuration(error.to_string()))?;
     let session = session::Session::new(&args.global);
@@ -72,15 +72,16 @@ async fn run(args: &Args) -> Result<(), Failure> {
     let work = async {
         let done = dispatch(&args.command, &session).await;
         session.keep_learnt_brokers();
-        done?;
+        let success = done?;
         session.renew_if_due().await;
-        Ok(())
+        Ok(success)
     };
     work.instrument(tracing::info_span!("comity")).await
 }
 
-async fn dispatch(command: &Command, session: &session::Session) -> Result<(), Failure> {
-    match command {
+async fn dispatch(command: &Command, session: &session::Session) -> Result<Success, Failure> {
+    let done = match command {
+        Command::Policy(command) => return command.run(session).await,
         Command::Dev(command) => command.run(session).await,
         Command::Login(command) => command.run(session).await,
         Command::Context(command) => command.run(session),
@@ -93,7 +94,6 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Quote(command) => command.run(session).await,
         Command::Lease(command) => command.run(session).await,
         Command::Peering(command) => command.run(session).await,
-        Command::Policy(command) => command.run(session).await,
         Command::Raft(command) => command.run(session).await,
         Command::Doctor(command) => command.run(session).await,
         Command::Completions(command) => command.run(),
@@ -102,7 +102,8 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<(), F
         Command::Status(command) => command.run(session).await,
         Command::Top(command) => command.run(session).await,
         Command::Whoami(command) => command.run(session).await,
-    }
+    };
+    done.map(|()| Success::Done)
 }
 
 fn telemetry(args: &Args) -> TelemetryConfig {
@@ -118,9 +119,14 @@ fn telemetry(args: &Args) -> TelemetryConfig {
 }
 
 fn report(args: &Args, failure: &Failure) -> ExitCode {
-    match args.global.output {
-        output::Format::Table => output::write_stderr(&output::labelled(&failure.text(), output::Page::stderr())),
-        output::Format::Json | output::Format::Yaml => output::write_stderr(&(failure.json() + "\n")),
+    let failure = &match &args.command {
+        Command::Policy(command) if command.has_detailed_exitcode() => failure.clone().with_detailed_exitcode(),
+        _ => failure.clone(),
+    };
+    if args.global.output.is_for_scripts() {
+        output::write_stderr(&(failure.json() + "\n"));
+    } else {
+        output::write_stderr(&output::labelled(&failure.text(), output::Page::stderr()));
     }
     failure.exit.into()
 }

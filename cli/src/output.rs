@@ -2,6 +2,7 @@
 
 mod column;
 mod fit;
+mod markdown;
 mod notice;
 mod page;
 mod sheet;
@@ -32,6 +33,8 @@ pub enum Format {
     Json,
     /// The same fields as JSON
     Yaml,
+    /// The table as GitHub Flavored Markdown, for a comment
+    Markdown,
 }
 
 /// A value that every format can print: `Serialize` gives JSON and YAML.
@@ -41,6 +44,12 @@ pub trait Answer: Serialize {
 }
 
 impl Format {
+    /// Whether programs read it, rather than people.
+    #[must_use]
+    pub const fn is_for_scripts(self) -> bool {
+        matches!(self, Self::Json | Self::Yaml)
+    }
+
     /// Renders the only answer of a command; text for people is laid out for `page`.
     ///
     /// # Errors
@@ -53,6 +62,7 @@ impl Format {
                 Ok(printable_json(&json).into_owned() + "\n")
             }
             Self::Yaml => yaml(answer),
+            Self::Markdown => Ok(answer.table(now_ms).markdown()),
         }
     }
 
@@ -62,7 +72,7 @@ impl Format {
     /// [`Failure`] if it cannot be serialised.
     pub fn render_event(self, answer: &impl Answer, now_ms: u64, page: Page) -> Result<String, Failure> {
         match self {
-            Self::Table => self.render(answer, now_ms, page),
+            Self::Table | Self::Markdown => self.render(answer, now_ms, page),
             Self::Json | Self::Yaml => self.one_of_many(answer),
         }
     }
@@ -74,7 +84,7 @@ impl Format {
     pub(crate) fn one_of_many(self, value: &impl Serialize) -> Result<String, Failure> {
         match self {
             Self::Yaml => yaml(value).map(|yaml| format!("---\n{yaml}")),
-            Self::Json | Self::Table => json_line(value),
+            Self::Json | Self::Table | Self::Markdown => json_line(value),
         }
     }
 }

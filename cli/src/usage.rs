@@ -10,20 +10,30 @@ use crate::output::{Format, write_stderr};
 
 /// Prints the error, the help or the version; returns the exit code.
 pub(crate) fn report(error: &clap::Error, args: impl Iterator<Item = OsString>) -> std::process::ExitCode {
+    let args: Vec<OsString> = args.collect();
+    let failure = || match has_detailed_exitcode(&args) {
+        true => usage_failure(error).with_detailed_exitcode(),
+        false => usage_failure(error),
+    };
     let is_answer = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-    let format = if is_answer { Format::Table } else { requested_format(args) };
+    let format = if is_answer { Format::Table } else { requested_format(args.iter().cloned()) };
     let text = error.to_string();
     let redacted = redact_secrets(&text);
     match (format, printable(&redacted)) {
-        (Format::Table, shown) if shown == text => {
+        (Format::Json | Format::Yaml, _) => write_stderr(&(failure().json() + "\n")),
+        (Format::Table | Format::Markdown, shown) if shown == text => {
             // With colours. If the output cannot be written, there is nobody to tell.
             let _ = error.print();
         }
         // The library repeats what was typed as it is.
-        (Format::Table, shown) => write_stderr(&shown),
-        (Format::Json | Format::Yaml, _) => write_stderr(&(usage_failure(error).json() + "\n")),
+        (Format::Table | Format::Markdown, shown) => write_stderr(&shown),
     }
-    if is_answer { crate::Exit::Ok.into() } else { crate::Exit::Usage.into() }
+    if is_answer { crate::Exit::Ok.into() } else { failure().exit.into() }
+}
+
+/// Whether the caller takes the exit code 2 for changes.
+fn has_detailed_exitcode(args: &[OsString]) -> bool {
+    args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--detailed-exitcode")
 }
 
 /// The last valid `--output` of the command line, as clap would take it.
@@ -41,7 +51,7 @@ fn requested_format(args: impl Iterator<Item = OsString>) -> Format {
         format = match value.map(|value| value.trim_start_matches('=')) {
             Some("json") => Format::Json,
             Some("yaml") => Format::Yaml,
-            Some("table") => Format::Table,
+            Some("table" | "markdown") => Format::Table,
             _ => format,
         };
     }

@@ -42,8 +42,9 @@ pub use offer_view::{ClassSummary, DataSite, Egress, Offer, OfferDetail};
 pub use peering_view::Peering;
 pub use placement::{DeviceShare, NodePlacement, Placement};
 pub use policy_view::{
-    CapacityEffect, ExpectedDifference, FileDetail, LeaseEffect, PolicyApplied, PolicyChecked, PolicyEffects,
-    PolicyFile, PolicyProblem, PolicyShown, PolicyTested, RequestEffect, ScenarioResult,
+    BorrowingEffect, CapacityEffect, DocumentChange, ExpectedDifference, FieldChange, FileDetail, InstitutionEffect,
+    LeaseEffect, PolicyApplied, PolicyChecked, PolicyFile, PolicyPlan, PolicyPlanned, PolicyProblem, PolicyShown,
+    PolicyTested, QueuePlace, RequestEffect, ScenarioResult,
 };
 pub use quote_view::Quote;
 pub use raft_view::{OldRoot, RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};

@@ -335,6 +335,7 @@ mod tests {
             "ListPeeringsRequest",
             "GetPeeringRequest",
             "ApplyPolicyRequest",
+            "PlanPolicyRequest",
             "AddLearner",
             "InviteUserRequest",
             "InviteBrokerRequest",

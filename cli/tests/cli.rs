@@ -370,6 +370,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     let maintainer = text.lines().find(|line| line.ends_with("raft status")).unwrap();
     let maintainer = maintainer.split_whitespace().nth(2).unwrap().trim_matches('"').to_owned();
     policy_changes::are_named_before_they_happen(&as_alice, &maintainer, temp.path());
+    policy_changes::have_exit_codes(&as_alice, &maintainer, temp.path());
     policy_changes::are_not_lost(&as_alice, &maintainer, temp.path());
     let members = json(&["--identity", &maintainer, "raft", "status"])["members"].clone();
     let address = |index: usize, which: &str| members[index][which].as_str().unwrap().to_owned();

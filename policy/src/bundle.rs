@@ -1,5 +1,6 @@
 //! A compiled bundle: one version of all policy documents, and look-ups in it.
 
+mod changes;
 mod lookup;
 mod reclaim_rules;
 
@@ -7,6 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use changes::{BundleChanges, Difference, DocumentChange, FieldChange};
 pub use reclaim_rules::{ReclaimRule, ReclaimScope, ReclaimedLease};
 
 use crate::device::DeviceFacts;

@@ -37,7 +37,9 @@ mod warnings;
 
 pub use amounts::{quantity, show_duration, show_gpus};
 pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, PreferenceFacts, UsageTable};
-pub use bundle::{Bundle, ReclaimRule, ReclaimScope, ReclaimedLease};
+pub use bundle::{
+    Bundle, BundleChanges, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope, ReclaimedLease,
+};
 pub use calendar::{Phase, ZoneRules, Zones};
 pub use compile::{InvalidBundle, load};
 pub use device::{DeviceFacts, is_mig_profile};

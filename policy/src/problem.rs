@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 pub use code::ProblemCode;
 pub(crate) use collector::Problems;
-pub(crate) use excerpt::shorten;
+pub(crate) use excerpt::{shorten, shorten_to};
 pub(crate) use place::{Place, to_u32};
 pub use suggest::nearest;
 

@@ -3,6 +3,8 @@
 
 #[path = "policy/bundle.rs"]
 mod bundle;
+#[path = "policy/changes.rs"]
+mod changes;
 #[path = "policy/edits.rs"]
 mod edits;
 #[path = "policy/fuzz.rs"]

@@ -1,10 +1,11 @@
-//! Answers for people: why a request waits, when it could start, and what a new request would get.
+//! Answers for people: why a request waits, when it could start, what a new request would get, and what a bundle would
+//! change.
 
 pub(crate) mod answer;
 pub(crate) mod explanation;
 pub(crate) mod outlook;
 pub(crate) mod pending;
-pub(crate) mod policy_effects;
+pub(crate) mod policy_plan;
 pub(crate) mod queue_position;
 pub(crate) mod quote;
 pub(crate) mod reclaims;
@@ -14,7 +15,10 @@ pub(crate) mod unservable;
 pub use answer::Explanation;
 pub use explanation::{Waiting, explain, explain_waiting};
 pub use pending::explain_pending;
-pub use policy_effects::{CapacityEffect, Effects, LeaseEffect, PolicyEffects, RequestEffect, policy_effects};
+pub use policy_plan::{
+    BorrowingEffect, CapacityEffect, Effects, InstitutionEffect, LeaseEffect, LeaseFate, NextInQueue, PolicyPlan,
+    Prospect, RequestEffect, policy_plan,
+};
 pub use queue_position::QueuePosition;
 pub use quote::{Quote, quote};
 pub use reclaims::{ReclaimedLease, Reclaims};

@@ -53,6 +53,8 @@ mod near;
 mod origin_refusals;
 #[path = "core/policy_changes.rs"]
 mod policy_changes;
+#[path = "core/policy_plans.rs"]
+mod policy_plans;
 #[path = "core/queue.rs"]
 mod queue;
 #[path = "core/reasons.rs"]

@@ -49,6 +49,7 @@ pub enum Rpc {
     GetPeering,
     ListPeerings,
     CheckPolicy,
+    PlanPolicy,
     ApplyPolicy,
     GetPolicy,
     Watch,
@@ -110,7 +111,7 @@ impl Rpc {
             Self::CheckpointLease => &[Submitter],
             // A broker's certificate proves access to the intermediate's key: with it somebody can name broker operators.
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin, Broker],
-            Self::ApplyPolicy => &[Admin, Broker],
+            Self::PlanPolicy | Self::ApplyPolicy => &[Admin, Broker],
             Self::ChangeMembers
             | Self::RebaseTime
             | Self::InviteUser
@@ -150,6 +151,7 @@ impl Rpc {
             Self::CheckpointLease => "report that the work of a lease is saved",
             Self::GetPeering | Self::ListPeerings => "see peerings",
             Self::CheckPolicy => "check policy at the broker",
+            Self::PlanPolicy => "plan policy",
             Self::ApplyPolicy => "apply policy",
             Self::GetPolicy => "read the policy",
             Self::Watch => "watch requests and leases",

@@ -14,6 +14,7 @@ pub mod lease;
 pub mod offer;
 pub mod peering;
 pub mod policy;
+pub mod policy_plan;
 pub mod request;
 pub mod rights;
 pub(crate) mod wiring;

@@ -207,6 +207,14 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
         ("ListPeerings", gate(peerings.list_peerings(v1::ListPeeringsRequest::default()).await)),
         ("CheckPolicy", gate(policies.check_policy(v1::CheckPolicyRequest { bundle: Some(examples()) }).await)),
         (
+            "PlanPolicy",
+            gate(
+                policies
+                    .plan_policy(v1::PlanPolicyRequest { bundle: Some(examples()), ..v1::PlanPolicyRequest::default() })
+                    .await,
+            ),
+        ),
+        (
             "ApplyPolicy",
             gate(
                 policies
@@ -289,6 +297,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "GetPeering",
         "ListPeerings",
         "CheckPolicy",
+        "PlanPolicy",
         "ApplyPolicy",
         "GetPolicy",
         "Watch",
@@ -328,13 +337,16 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
             &READS,
             &member,
             &operates,
-            &["QuoteRequest", "InviteCluster", "ApplyPolicy", "ChangeMembers", "RebaseTime"],
+            &["QuoteRequest", "InviteCluster", "PlanPolicy", "ApplyPolicy", "ChangeMembers", "RebaseTime"],
             &["InviteUser", "InviteBroker", "EvictCluster", "SuspendInstitution", "ResumeInstitution"]
         ])
     );
     // A broker's certificate may name broker operators.
     let broker = let_through(&federation.channel(&broker_identity(&federation.ca()))).await;
-    assert_eq!(broker, expected(&[&["WhoAmI", "CheckPolicy", "ApplyPolicy", "GetPolicy", "GetRaftStatus"]]));
+    assert_eq!(
+        broker,
+        expected(&[&["WhoAmI", "CheckPolicy", "PlanPolicy", "ApplyPolicy", "GetPolicy", "GetRaftStatus"]])
+    );
     // Nothing of all that changed the state but the three invitations that an admin may make.
     assert_eq!(federation.revision().await, revision + 3);
     let cluster = federation.join("ncc-main").await;

@@ -1,4 +1,4 @@
-//! `comity policy`: check, test, apply and show policy bundles, and their schemas.
+//! `comity policy`: check, test, plan, apply and show policy bundles, and their schemas.
 
 use std::path::PathBuf;
 
@@ -12,6 +12,7 @@ mod bad_bundle;
 mod edit_in_force;
 mod git;
 mod junit;
+mod plan;
 mod save;
 mod schema;
 mod test;
@@ -19,11 +20,13 @@ mod test;
 pub use apply::PolicyApplyArgs;
 pub(crate) use apply::{BundleToApply, apply};
 pub(crate) use edit_in_force::{bundle_in_force, edit_in_force, note_that_policy_stays_changed};
+pub use plan::PolicyPlanArgs;
 pub use schema::PolicySchemaArgs;
 pub use test::PolicyTestArgs;
 
 use self::bad_bundle::{bad_bundle, unreadable};
 use self::save::save;
+use crate::exit::Success;
 use crate::failure::Failure;
 use crate::session::{Session, call};
 use crate::views::{FileDetail, PolicyChecked, PolicyProblem, PolicyShown};
@@ -48,7 +51,8 @@ Examples:
 /// `comity policy`.
 #[derive(Debug, Subcommand)]
 #[command(
-    after_help = "Examples:\n  comity policy check policy/\n  comity policy test policy/\n  comity policy apply policy/\n"
+    after_help = "Examples:\n  comity policy check policy/\n  comity policy test policy/\n  comity policy plan policy/\n  \
+                  comity policy apply policy/\n"
 )]
 pub enum PolicyCommand {
     /// Check a directory of policy documents, without a broker
@@ -58,6 +62,8 @@ pub enum PolicyCommand {
     Test(PolicyTestArgs),
     /// Print the JSON Schemas of the documents, for editors
     Schema(PolicySchemaArgs),
+    /// Say what a directory of policy documents would change, for documents, leases, requests and capacity
+    Plan(PolicyPlanArgs),
     /// Apply a directory of policy documents
     Apply(PolicyApplyArgs),
     /// Show the bundle in force
@@ -87,12 +93,19 @@ pub struct PolicyShowArgs {
 }
 
 impl PolicyCommand {
+    /// Whether every error has the exit code 1.
+    #[must_use]
+    pub const fn has_detailed_exitcode(&self) -> bool {
+        matches!(self, Self::Plan(args) if args.has_detailed_exitcode())
+    }
+
     /// Runs the subcommand.
     ///
     /// # Errors
     /// [`Failure`] of the call, or if standard output cannot be written.
-    pub async fn run(&self, session: &Session) -> Result<(), Failure> {
-        match self {
+    pub async fn run(&self, session: &Session) -> Result<Success, Failure> {
+        let done = match self {
+            Self::Plan(args) => return args.run(session).await,
             Self::Check(args) => {
                 let scan = scan_directory(&args.dir).map_err(|error| unreadable(&args.dir, &error))?;
                 let checked = check(scan, args.warnings());
@@ -112,7 +125,8 @@ impl PolicyCommand {
                 }
                 session.print(&PolicyShown::new(answer, detail))
             }
-        }
+        };
+        done.map(|()| Success::Done)
     }
 }
 

@@ -9,7 +9,7 @@ use super::inventories::{DONOR, NAMES, ORIGIN};
 use super::kubernetes_clusters::KubernetesClusters;
 use super::timeline::Timeline;
 use crate::failure::Failure;
-use crate::output::{Format, write_stdout};
+use crate::output::write_stdout;
 
 /// Prints the commands for people, or the steps so far for scripts.
 pub(super) fn show(
@@ -19,7 +19,7 @@ pub(super) fn show(
     context: Option<&DevContext>,
     timeline: &Timeline,
 ) -> Result<(), Failure> {
-    if timeline.format() != Format::Table {
+    if timeline.format().is_for_scripts() {
         return write_stdout(&timeline.outcome(None)?);
     }
     let lease = &used.lease.id;

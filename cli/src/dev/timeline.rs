@@ -95,7 +95,7 @@ impl Timeline {
 
     /// Prints a line for people; nothing for scripts, whose standard output is one object.
     pub(super) fn print(&self, line: &str) {
-        if self.format == Format::Table {
+        if !self.format.is_for_scripts() {
             // Ignore a closed pipe: the demonstration continues.
             let _ = write_stdout(&format!("{}\n", printable(line)));
         }
@@ -112,7 +112,7 @@ impl Timeline {
         let outcome = Outcome { ok: failure.is_none(), total_ms: self.elapsed_ms(), steps: &self.steps, error };
         match self.format {
             Format::Yaml => yaml(&outcome),
-            Format::Json | Format::Table => json_line(&outcome),
+            Format::Json | Format::Table | Format::Markdown => json_line(&outcome),
         }
     }
 }

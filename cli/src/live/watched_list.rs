@@ -129,7 +129,7 @@ impl<T: Row + Clone + PartialEq> PrintedRows<T> {
     fn text(&mut self, format: Format, list: &List<T>, now_ms: u64) -> Result<String, Failure> {
         let changed: Vec<&T> = list.items.iter().filter(|item| self.items.get(item.key()) != Some(*item)).collect();
         let text = match format {
-            Format::Table => {
+            Format::Table | Format::Markdown => {
                 let rows: Vec<Vec<String>> = changed.iter().flat_map(|item| item.rows(now_ms)).collect();
                 self.table(rows)
             }

@@ -22,11 +22,11 @@ const MIN_VALUE_WIDTH: usize = 20;
 /// Text for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sheet {
-    blocks: Vec<Block>,
+    pub(super) blocks: Vec<Block>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Block {
+pub(super) enum Block {
     /// Lines as they are.
     Text(String),
     /// One line, wrapped.

@@ -1,6 +1,7 @@
 //! Policy bundles: checked, applied, in force.
 
-mod policy_effects;
+mod plan_sheet;
+mod policy_plan;
 mod policy_tests;
 
 use comity_proto::v1;
@@ -10,7 +11,10 @@ use super::value::{non_empty, non_zero};
 use crate::output::{Answer, Column, Sheet, columns, fields};
 use crate::units::age;
 
-pub use policy_effects::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEffect};
+pub use policy_plan::{
+    BorrowingEffect, CapacityEffect, DocumentChange, FieldChange, InstitutionEffect, LeaseEffect, PolicyPlan,
+    PolicyPlanned, QueuePlace, RequestEffect,
+};
 pub use policy_tests::{ExpectedDifference, PolicyTested, ScenarioResult};
 
 /// One problem or warning of a bundle.
@@ -108,10 +112,8 @@ fn problems_text(problems: &[PolicyProblem], word: &str) -> String {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PolicyApplied {
-    /// Whether it has no problems. The bundle is in force now, but for a dry run.
+    /// Whether it has no problems, and is in force now.
     pub ok: bool,
-    /// Whether nothing was applied because the caller only asked for the effects.
-    pub dry_run: bool,
     /// False if it was already in force.
     pub changed: bool,
     /// All problems; with any, nothing was applied.
@@ -122,10 +124,8 @@ pub struct PolicyApplied {
     pub documents: u32,
     /// Git commit recorded with it.
     pub commit: Option<String>,
-    /// Its effects; none if the broker did not say.
-    pub effects: Option<PolicyEffects>,
-    /// SHA-256 of the bundle that a dry run compares it with; empty if none is in force.
-    pub in_force_hash: Option<String>,
+    /// What it changed, as planned before.
+    pub plan: Option<PolicyPlan>,
 }
 
 impl Answer for PolicyApplied {
@@ -133,16 +133,10 @@ impl Answer for PolicyApplied {
         if !self.ok {
             return problems_text(&self.problems, "problem").into();
         }
-        let outcome = match (self.changed, self.dry_run) {
-            (false, _) => "already in force",
-            (true, false) => "applied",
-            (true, true) => "not applied (dry run)",
-        };
+        let outcome = if self.changed { "applied" } else { "already in force" };
         let commit = self.commit.as_ref().map(|commit| format!(", commit {commit}")).unwrap_or_default();
         let hash = self.hash.as_deref().unwrap_or_default();
-        let effects = self.effects.as_ref().filter(|_| self.dry_run && self.changed);
-        let effects = effects.map(PolicyEffects::sheet).unwrap_or_default();
-        effects.then(format!("{outcome}: {} documents, hash {hash}{commit}", self.documents))
+        format!("{outcome}: {} documents, hash {hash}{commit}", self.documents).into()
     }
 }
 

@@ -1,4 +1,4 @@
-//! `comity policy apply` against a federation with a lease on `ncc-main`.
+//! `comity policy plan` and `apply` against a federation with a lease on `ncc-main`.
 
 use std::path::Path;
 use std::process::Output;
@@ -28,20 +28,44 @@ pub(crate) fn are_named_before_they_happen(run: RunComity<'_>, maintainer: &str,
     let json = |output: &Output| -> serde_json::Value { serde_json::from_str(&stdout(output)).unwrap() };
     let in_force = json(&run(&["policy", "show", "-o", "json"]));
 
-    let fewer = changed_bundle(&in_force, temp, "classes: [frontier, midrange]", "classes: [midrange]");
+    let terms = "classes: [frontier, midrange]\n      maxGpus: 48";
+    let fewer = changed_bundle(&in_force, temp, terms, &terms.replace("frontier, ", ""));
     let dir = fewer.path().display().to_string();
-    let dry = run(&["policy", "apply", "--dry-run", "-o", "json", &dir]);
-    assert!(dry.status.success(), "{}", stderr(&dry));
-    let effects = json(&dry)["effects"].clone();
-    assert_eq!((effects["leases"][0]["lease"].as_str(), effects["leaseCount"].as_u64()), (Some("lease-1"), Some(1)));
-    assert_eq!(json(&dry)["inForceHash"], in_force["hash"]);
-    assert_eq!(effects["leases"][0]["code"], "borrower-not-served", "{effects}");
-    assert!(effects["capacities"].as_array().unwrap().iter().any(|it| it["cluster"] == "ncc-main"), "{effects}");
-    let shown = stdout(&run(&["policy", "apply", "--dry-run", &dir]));
+    let planned = json(&run(&["policy", "plan", "-o", "json", &dir]));
+    assert_eq!(planned["inForceHash"], in_force["hash"]);
+    let plan = &planned["plan"];
+    let changed = &plan["documents"][0];
+    assert_eq!((changed["change"].as_str(), changed["name"].as_str()), (Some("changed"), Some("ncc-main")), "{plan}");
+    let field = serde_json::json!({"path": "lends[0].classes", "before": "frontier", "after": null});
+    assert_eq!(changed["fields"], serde_json::json!([field]));
+    let lease = &plan["leases"][0];
+    assert_eq!((lease["lease"].as_str(), plan["leaseCount"].as_u64()), (Some("lease-1"), Some(1)), "{plan}");
+    assert_eq!((&lease["fate"], &lease["code"]), (&"ends".into(), &"borrower-not-served".into()), "{plan}");
+    assert!(lease["untilMs"].as_u64().unwrap() > 0);
+    let has = |list: &str, key: &str, name: &str| plan[list].as_array().unwrap().iter().any(|it| it[key] == name);
     assert!(
-        shown.starts_with("leases would be reclaimed: 1\n") && shown.contains("\nnot applied (dry run): "),
+        has("capacities", "cluster", "ncc-main") && has("institutions", "institution", "national-centre"),
+        "{plan}"
+    );
+    assert!(has("borrowing", "tenant", "poly-ml"), "{plan}");
+    let shown = stdout(&run(&["policy", "plan", &dir]));
+    assert!(
+        shown.starts_with("documents: 0 added, 1 changed, 0 removed\n") && shown.contains("\nplanned, not applied: "),
         "{shown}"
     );
+    let markdown = stdout(&run(&["policy", "plan", "-o", "markdown", &dir]));
+    assert!(markdown.contains("### leases would end or not be renewed: 1\n\n| lease |"), "{markdown}");
+
+    // A lowered quota ends no lease: it is not renewed.
+    let quota = changed_bundle(
+        &in_force,
+        temp,
+        "class: frontier\n  maxConcurrentGpus: 8",
+        "class: frontier\n  maxConcurrentGpus: 2",
+    );
+    let planned = json(&run(&["policy", "plan", "-o", "json", &quota.path().display().to_string()]));
+    let lease = &planned["plan"]["leases"][0];
+    assert_eq!((&lease["lease"], &lease["fate"]), (&"lease-1".into(), &"not-renewed".into()), "{planned}");
 
     // Nobody can answer, so it is not applied.
     let asked = run(&["policy", "apply", &dir]);
@@ -59,6 +83,40 @@ pub(crate) fn are_named_before_they_happen(run: RunComity<'_>, maintainer: &str,
     let same = changed_bundle(&in_force, temp, "frontier", "frontier");
     let applied = run(&["policy", "apply", &same.path().display().to_string()]);
     assert!(applied.status.success() && stdout(&applied).starts_with("already in force: "), "{}", stderr(&applied));
+}
+
+pub(crate) fn have_exit_codes(run: RunComity<'_>, maintainer: &str, temp: &Path) {
+    let plan = |args: &[&str]| run(&[&["--identity", maintainer, "policy", "plan"], args].concat());
+    let in_force = run(&["--identity", maintainer, "policy", "show", "-o", "json"]);
+    let in_force: serde_json::Value = serde_json::from_str(&stdout(&in_force)).unwrap();
+    let bundle = |from: &str, to: &str| changed_bundle(&in_force, temp, from, to);
+    let path = |dir: &tempfile::TempDir| dir.path().display().to_string();
+    let changes = bundle("classes: [frontier, midrange]", "classes: [midrange]");
+    let same = bundle("frontier", "frontier");
+    let commented = bundle("spec:\n", "spec: # nothing else\n");
+    let invalid = bundle("classes: [frontier, midrange]", "classes: [frontieer]");
+    let (changes, same, commented, invalid) = (path(&changes), path(&same), path(&commented), path(&invalid));
+    for (args, code, word) in [
+        (vec![changes.as_str()], 0, "planned, not applied"),
+        (vec!["--detailed-exitcode", &changes], 2, "planned, not applied"),
+        (vec!["--detailed-exitcode", &same], 0, "no changes: this bundle is in force"),
+        (vec!["--detailed-exitcode", &commented], 0, "no changes of meaning"),
+        (vec!["--detailed-exitcode", &invalid], 1, "did you mean `frontier`?"),
+        (vec!["--detailed-exitcode", "/nonexistent"], 1, "/nonexistent"),
+        (vec!["/nonexistent"], 2, "/nonexistent"),
+        (vec!["--detailed-exitcode", "--no-such-flag", &changes], 1, "--no-such-flag"),
+    ] {
+        let output = plan(&args);
+        let said = stdout(&output) + &stderr(&output);
+        assert!(output.status.code() == Some(code) && said.contains(word), "{args:?}: {said}");
+    }
+    // Alice is no maintainer.
+    let refused = run(&["policy", "plan", &changes]);
+    assert!(
+        refused.status.code() == Some(4) && stderr(&refused).contains("may not plan policy"),
+        "{}",
+        stderr(&refused)
+    );
 }
 
 pub(crate) fn are_not_lost(run: RunComity<'_>, maintainer: &str, temp: &Path) {

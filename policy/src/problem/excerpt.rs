@@ -52,8 +52,13 @@ pub(super) fn snippet(text: &str, line: u32, column: u32) -> Snippet {
 
 /// Shortens a value for a message: one line of at most 80 characters.
 pub(crate) fn shorten(value: &str) -> String {
-    let mut short: String = value.chars().take(VALUE_CHARS).map(|c| if is_steering(c) { ' ' } else { c }).collect();
-    if value.chars().count() > VALUE_CHARS {
+    shorten_to(value, VALUE_CHARS)
+}
+
+/// Shortens a value to one line of at most `limit` characters.
+pub(crate) fn shorten_to(value: &str, limit: usize) -> String {
+    let mut short: String = value.chars().take(limit).map(|c| if is_steering(c) { ' ' } else { c }).collect();
+    if value.chars().count() > limit {
         short.push('…');
     }
     short

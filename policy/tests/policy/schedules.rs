@@ -184,6 +184,9 @@ fn replicas_use_the_offsets_that_came_with_the_files() {
     let after_six = ask(WEDNESDAY_NOON + 6 * HOUR, 1, None);
     assert!(compiled.may_borrow(&after_six).denial().is_some() && other.may_borrow(&after_six).denial().is_none());
     assert_eq!(other.hash, compiled.hash, "the hash is that of the files");
+    let changes = other.changes_since(Some(&compiled));
+    assert_eq!((changes.documents.len(), &changes.zones[..]), (0, &["Europe/Zurich".to_owned()][..]));
+    assert!(!changes.is_empty());
     let mut unsound = compiled.source().clone();
     let reversed = serde_json::from_str(r#"{"firstS": 0, "changes": [[2, 0], [1, 0]]}"#).unwrap();
     unsound.zones.insert("Europe/Zurich".to_owned(), reversed);

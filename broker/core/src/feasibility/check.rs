@@ -15,6 +15,7 @@ use crate::feasibility::reclaim_checks::pool::check_pools;
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec, Share};
 use crate::model::inventory::Device;
+use crate::model::lease::Lease;
 use crate::model::limits::MAX_PARTS;
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
 use crate::model::proposal::ProposedPlacement;
@@ -389,8 +390,18 @@ fn check_queue(state: &State, spec: &RequestSpec, bundle: &Bundle) -> Result<(),
 /// Checks whether policy allows `lease` a new term of length `term`.
 pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), Refusal> {
     let lease = state.leases.get(&lease).ok_or_else(|| Refusal::not_found("lease", lease, "lease"))?;
-    let mut snapshot = Snapshot::new(state).ok_or_else(Refusal::no_policy)?;
+    let snapshot = Snapshot::new(state).ok_or_else(Refusal::no_policy)?;
+    permit_renewal(snapshot, lease, term).map_err(|obstacle| denied(&obstacle))
+}
+
+/// Why policy does not allow `lease` a new term of length `term`; `None` if it does, or while no policy is in force.
+pub(crate) fn renewal_obstacle(state: &State, lease: &Lease, term: Millis) -> Option<Box<Obstacle>> {
+    permit_renewal(Snapshot::new(state)?, lease, term).err()
+}
+
+fn permit_renewal<'s>(mut snapshot: Snapshot<'s>, lease: &'s Lease, term: Millis) -> Result<(), Box<Obstacle>> {
     snapshot.exclude(lease);
+    let requests = &snapshot.state.requests;
     let ask = PolicyQuery {
         tenant: lease.tenant.as_str(),
         origin: &lease.origin,
@@ -398,7 +409,7 @@ pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), 
         milli: lease.placement.milli(),
         delivery: lease.delivery,
         duration: term,
-        preemptible: state.requests.get(&lease.request).is_some_and(|request| request.spec.preemptible.is_some()),
+        preemptible: requests.get(&lease.request).is_some_and(|request| request.spec.preemptible.is_some()),
     };
-    permitted(snapshot.may_borrow(&lease.placement.donor, ask)).map(|_| ()).map_err(|obstacle| denied(&obstacle))
+    permitted(snapshot.may_borrow(&lease.placement.donor, ask)).map(|_| ())
 }

@@ -50,7 +50,7 @@ fn with_suspended_rivals(treatment: LeaseTreatment) -> (Federation, LeaseId) {
 fn what_policy_moves_into_a_suspended_institution_is_treated_like_the_rest() {
     for (what, side) in [("north", EndReason::DonorRevoked), ("team", EndReason::OriginRevoked)] {
         let (mut federation, lease) = with_suspended_rivals(LeaseTreatment::Stop);
-        let told = explain::policy_effects(
+        let told = explain::policy_plan(
             &federation.state,
             moved(what),
             (comity_core::Actor::Leader(1), 0),

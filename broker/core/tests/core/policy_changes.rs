@@ -1,17 +1,15 @@
-//! Bundles that would lock out their applier are refused, and a dry run shows a bundle's effects.
+//! Bundles that would lock out their applier, or replace a bundle that he has not seen, are refused.
 
 use comity_core::command::ApplyPolicy;
-use comity_core::demand::Share;
-use comity_core::explain::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEffect, policy_effects};
 use comity_core::log::LOG_FORMAT;
 use comity_core::refusal::Code;
 use comity_core::{Actor, Command, LogEnvelope, Refusal, Reply, ReplyBody, State, Timestamp};
 use comity_policy::{Bundle, BundleSource};
-use comity_types::TenantId;
 
-use super::federation::{Federation, cluster, spec, terms};
+use super::federation::{Federation, terms};
+use super::policy_plans::plan_of;
 
-const ADMIN: &str = "spiffe://test.example/user/admin";
+pub(crate) const ADMIN: &str = "spiffe://test.example/user/admin";
 const OTHER: &str = "spiffe://test.example/user/other";
 const MAINTAINERS: &str = "maintainers: [\"spiffe://test.example/user/admin\"]";
 
@@ -19,7 +17,7 @@ fn maintained_by(ids: &[&str]) -> BundleSource {
     terms(MAINTAINERS, &format!("maintainers: {ids:?}"))
 }
 
-fn unforced(source: BundleSource) -> ApplyPolicy {
+pub(crate) fn unforced(source: BundleSource) -> ApplyPolicy {
     ApplyPolicy { source, force: false, expected_hash: None }
 }
 
@@ -94,7 +92,7 @@ fn a_bundle_replaces_only_the_one_that_its_caller_has_seen() {
         let refusal = apply_as(&mut state, OTHER, over(seen, third.clone())).unwrap_err();
         assert_eq!((refusal.code, refusal.field.as_str()), (Code::PolicyChanged, "expected_hash"));
         assert!(refusal.reason.contains(&hash(&state)) && refusal.reason.contains(ADMIN), "{refusal}");
-        assert_eq!(effects_of(&state, over(seen, third.clone())).unwrap_err().code, Code::PolicyChanged);
+        assert_eq!(plan_of(&state, over(seen, third.clone())).unwrap_err().code, Code::PolicyChanged);
     }
     assert_eq!(apply_as(&mut state, OTHER, over(&first, both)), changed(false), "in force already");
     let second = hash(&state);
@@ -102,67 +100,9 @@ fn a_bundle_replaces_only_the_one_that_its_caller_has_seen() {
     assert_eq!(hash(&state), Bundle::compile(&third).unwrap().hash);
 }
 
-fn effects(state: &State, source: BundleSource) -> Result<PolicyEffects, Refusal> {
-    effects_of(state, unforced(source))
-}
-
-fn effects_of(state: &State, command: ApplyPolicy) -> Result<PolicyEffects, Refusal> {
-    policy_effects(state, command, (Actor::User(ADMIN.into()), 0), state.log_time).unwrap()
-}
-
 #[test]
-fn a_dry_run_names_leases_requests_and_capacities() {
-    let (mut federation, _, lease, peering) = Federation::placed();
-    federation.shake_hands(peering, 1);
-    federation.activate(lease);
-    let request = federation.submit(spec(1, Share::Whole, "big"));
-    let tenant = TenantId::parse("team", "tenant").unwrap();
-    let held = &federation.state.leases[&lease];
-    let (donor, gpu_milli) = (held.placement.donor.clone(), held.placement.milli());
-
-    let none_big = terms("lends: [{classes: [big, small]}]", "lends: [{classes: [small]}]");
-    let revision = federation.state.revision;
-    let found = effects(&federation.state, none_big.clone()).unwrap();
-    assert_eq!(federation.state.revision, revision);
-    let code = "class-not-lent".to_owned();
-    assert_eq!(found.leases.named, [LeaseEffect { lease, tenant: tenant.clone(), donor, gpu_milli, code }]);
-    let loses = |name, before_milli| CapacityEffect { cluster: cluster(name), before_milli, after_milli: 0 };
-    assert_eq!(found.capacities.named, [loses("north", 16_000), loses("south", 4_000)]);
-    let [RequestEffect { request: of, denied: Some(reason), .. }] = &found.requests.named[..] else {
-        panic!("{:?}", found.requests)
-    };
-    assert!(*of == request && reason.contains("big"), "{reason}");
-    assert_eq!((found.leases.count, found.requests.count, found.capacities.count), (1, 1, 2));
-
-    assert!(apply_as(&mut federation.state, ADMIN, unforced(none_big.clone())).is_ok());
-    assert_eq!(effects(&federation.state, none_big), Ok(PolicyEffects::default()), "in force already");
-    let back = effects(&federation.state, terms("---", "---")).unwrap();
-    assert_eq!(back.requests.named, [RequestEffect { request, tenant, denied: None }]);
-    assert_eq!((back.leases.count, back.capacities.count), (0, 2));
-}
-
-#[test]
-fn a_dry_run_refuses_what_applying_would() {
+fn a_plan_refuses_what_applying_would() {
     let federation = Federation::with_policy();
-    let refusal = effects(&federation.state, maintained_by(&[OTHER])).unwrap_err();
+    let refusal = plan_of(&federation.state, unforced(maintained_by(&[OTHER]))).unwrap_err();
     assert_names_maintainers(&refusal, ADMIN, "as a maintainer");
-}
-
-#[test]
-fn limits_of_terms_count_as_capacity() {
-    let federation = Federation::ready();
-    let to = |terms_of_north: &str| {
-        terms("{name: north}\nspec: {institution: lenders, lends: [{classes: [big, small]}]", terms_of_north)
-    };
-    for (limits, after_milli) in [
-        ("lends: [{classes: [big, small], maxGpus: 5}]", 5_000),
-        ("lends: [{classes: [big, small]}], maxLentGpus: 3", 3_000),
-        ("lends: [{classes: [big, small]}], localReserveGpus: 2", 14_000),
-        ("lends: [{classes: [big, small]}], accepting: false", 0),
-    ] {
-        let source = to(&format!("{{name: north}}\nspec: {{institution: lenders, {limits}"));
-        let found = effects(&federation.state, source).unwrap();
-        let before_milli = 16_000;
-        assert_eq!(found.capacities.named, [CapacityEffect { cluster: cluster("north"), before_milli, after_milli }]);
-    }
 }

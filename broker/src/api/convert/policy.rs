@@ -3,12 +3,11 @@
 use std::collections::BTreeSet;
 
 use comity_core::Refusal;
-use comity_core::explain::{CapacityEffect, LeaseEffect, PolicyEffects, RequestEffect};
 use comity_policy::limits::{MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
 use comity_policy::{BundleSource, Problem, SourceFile};
 use comity_proto::v1;
 
-use crate::api::convert::{count, required};
+use crate::api::convert::required;
 
 /// Characters of a path within a bundle.
 const MAX_PATH_BYTES: usize = 512;
@@ -100,37 +99,6 @@ pub fn source_to_proto(source: &BundleSource) -> v1::PolicyBundle {
             .map(|file| v1::PolicyFile { path: file.path.clone(), text: file.text.clone() })
             .collect(),
         commit: source.commit.clone().unwrap_or_default(),
-    }
-}
-
-/// Converts to the API message.
-#[must_use]
-pub fn effects_to_proto(effects: PolicyEffects) -> v1::PolicyEffects {
-    let lease = |effect: LeaseEffect| v1::PolicyLeaseEffect {
-        lease: effect.lease.to_string(),
-        tenant: effect.tenant.to_string(),
-        donor: effect.donor.to_string(),
-        gpus_milli: effect.gpu_milli,
-        code: effect.code,
-    };
-    let request = |effect: RequestEffect| v1::PolicyRequestEffect {
-        request: effect.request.to_string(),
-        tenant: effect.tenant.to_string(),
-        denied: effect.denied.unwrap_or_default(),
-    };
-    let capacity = |effect: CapacityEffect| v1::PolicyCapacityEffect {
-        cluster: effect.cluster.to_string(),
-        before_milli: effect.before_milli,
-        after_milli: effect.after_milli,
-    };
-    v1::PolicyEffects {
-        lease_count: count(effects.leases.count),
-        leases: effects.leases.named.into_iter().map(lease).collect(),
-        request_count: count(effects.requests.count),
-        requests: effects.requests.named.into_iter().map(request).collect(),
-        requests_unexamined: count(effects.requests_unexamined),
-        capacity_count: count(effects.capacities.count),
-        capacities: effects.capacities.named.into_iter().map(capacity).collect(),
     }
 }
 

@@ -78,7 +78,7 @@ impl Shape {
 }
 
 /// Beginnings of the names of procedures that change nothing.
-const READS: [&str; 7] = ["Get", "List", "Explain", "Quote", "CheckJoin", "CheckPolicy", "WhoAmI"];
+const READS: [&str; 8] = ["Get", "List", "Explain", "Quote", "CheckJoin", "CheckPolicy", "PlanPolicy", "WhoAmI"];
 
 /// Whether the call at a path is a procedure that changes nothing and ends with its answer.
 #[must_use]

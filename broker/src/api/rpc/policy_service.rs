@@ -1,7 +1,7 @@
-//! PolicyService: checks, applies and shows policy bundles.
+//! PolicyService: checks, plans, applies and shows policy bundles.
 
 use comity_core::command::ApplyPolicy;
-use comity_core::explain::PolicyEffects;
+use comity_core::explain::PolicyPlan;
 use comity_core::refusal::Code;
 use comity_core::{Command, Refusal, ReplyBody, State, explain};
 use comity_policy::{Bundle, BundleSource, Problem};
@@ -11,13 +11,13 @@ use tonic::Request;
 
 use crate::api::authorize::Rpc;
 use crate::api::caller_life::CallerLife;
-use crate::api::convert::{self, policy};
+use crate::api::convert::{self, policy, policy_plan};
 use crate::api::idempotency;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
 use crate::context::Context;
 
-/// Checks, applies and shows bundles.
+/// Checks, plans, applies and shows bundles.
 #[derive(Debug, Clone)]
 pub struct PolicyHandlers {
     /// Shared context.
@@ -26,6 +26,7 @@ pub struct PolicyHandlers {
 
 serve! { PolicyService for PolicyHandlers {
     check_policy: CheckPolicyRequest -> CheckPolicyResponse;
+    plan_policy: PlanPolicyRequest -> PlanPolicyResponse;
     apply_policy: ApplyPolicyRequest -> ApplyPolicyResponse;
     get_policy: GetPolicyRequest -> GetPolicyResponse;
 } }
@@ -51,6 +52,31 @@ impl PolicyHandlers {
         })
     }
 
+    async fn plan_policy(&self, request: Request<v1::PlanPolicyRequest>) -> Result<v1::PlanPolicyResponse, RpcError> {
+        let life = self.context.admit_long(Rpc::PlanPolicy, &request).await?;
+        let v1::PlanPolicyRequest { bundle, force, expected_hash } = request.into_inner();
+        let bundle = match self.compile(&life, policy::source(bundle)?).await? {
+            Ok(bundle) => bundle,
+            Err(problems) => {
+                return Ok(v1::PlanPolicyResponse {
+                    problems: policy::problems_to_proto(&problems),
+                    ..v1::PlanPolicyResponse::default()
+                });
+            }
+        };
+        self.own_trust_domain(&bundle)?;
+        let command = ApplyPolicy { source: bundle.source().clone(), force, expected_hash };
+        let (in_force_hash, plan) = self.plan(&life, command).await?;
+        Ok(v1::PlanPolicyResponse {
+            problems: Vec::new(),
+            hash: bundle.hash.clone(),
+            documents: convert::count(bundle.document_count()),
+            in_force_hash,
+            replaces: plan.replaces,
+            plan: Some(policy_plan::to_proto(plan)),
+        })
+    }
+
     async fn apply_policy(
         &self,
         request: Request<v1::ApplyPolicyRequest>,
@@ -73,19 +99,8 @@ impl PolicyHandlers {
             }
         };
         self.own_trust_domain(&bundle)?;
-        let command = ApplyPolicy { source: bundle.source().clone(), force: message.force, expected_hash };
-        if message.dry_run {
-            let (in_force_hash, effects) = self.effects(&life, command).await?;
-            return Ok(v1::ApplyPolicyResponse {
-                problems: Vec::new(),
-                hash: bundle.hash.clone(),
-                documents: convert::count(bundle.document_count()),
-                changed: effects.changed,
-                effects: Some(policy::effects_to_proto(effects)),
-                in_force_hash,
-            });
-        }
-        let command = Command::ApplyPolicy(command);
+        let source = bundle.source().clone();
+        let command = Command::ApplyPolicy(ApplyPolicy { source, force: message.force, expected_hash });
         self.context
             .mutate(caller, command, Some(idempotency), |state, reply| {
                 let record = state.policy.as_ref().ok_or_else(none_in_force)?;
@@ -94,8 +109,6 @@ impl PolicyHandlers {
                     hash: record.bundle.hash.clone(),
                     documents: convert::count(record.bundle.document_count()),
                     changed: reply == ReplyBody::Policy { changed: true },
-                    effects: None,
-                    in_force_hash: String::new(),
                 })
             })
             .await
@@ -113,17 +126,17 @@ impl PolicyHandlers {
         })
     }
 
-    /// The hash of the bundle in force, empty if there is none, and the effects of another one.
-    async fn effects(&self, life: &CallerLife, command: ApplyPolicy) -> Result<(String, PolicyEffects), RpcError> {
+    /// The hash of the bundle in force, empty if there is none, and the plan of another one.
+    async fn plan(&self, life: &CallerLife, command: ApplyPolicy) -> Result<(String, PolicyPlan), RpcError> {
         let caller = life.caller();
         let (actor, now) = ((caller.actor(), caller.generation()), self.context.now());
         let compute = move |state: &State| {
             let in_force = state.policy.as_ref().map_or_else(String::new, |record| record.bundle.hash.clone());
-            let effects = explain::policy_effects(state, command, actor, now.max(state.log_time)).ok()?;
-            Some(effects.map(|effects| (in_force, effects)))
+            let plan = explain::policy_plan(state, command, actor, now.max(state.log_time)).ok()?;
+            Some(plan.map(|plan| (in_force, plan)))
         };
-        let what = "computing the effects of the bundle";
-        // An entry that would break the state's rules has no effects.
+        let what = "planning the bundle";
+        // An entry that would break the state's rules has no plan.
         Ok(self.context.read_long(life, what, compute).await?.ok_or(RpcError::Internal { what })??)
     }
 

@@ -1,4 +1,4 @@
-//! Calls that compute for long: quotes, explanations, checks of policy bundles.
+//! Calls that compute for long: quotes, explanations, checks and plans of policy bundles.
 //!
 //! ```text
 //!   slot ─▶ turn of the caller, one at a time ─▶ thread of low priority, first come, first served ─▶ copy of the state

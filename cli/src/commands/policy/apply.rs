@@ -10,25 +10,26 @@ use comity_runtime::BrokerChannel;
 
 use super::bad_bundle::{bad_bundle, unreadable};
 use super::git;
+use super::plan::plan;
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
 use crate::output::{Format, Page, write_stderr};
 use crate::session::{Session, call, idempotency_key};
-use crate::views::{PolicyApplied, PolicyEffects, PolicyProblem};
+use crate::views::{PolicyApplied, PolicyPlan, PolicyProblem};
 
 const APPLY_EXAMPLES: &str = "\
 Examples:
   comity policy apply policy/
-  comity policy apply policy/ --dry-run         see what would change
   comity policy apply policy/ --yes             in a pipeline: do not ask
   comity policy apply policy/ --commit 4f5e6d7
   comity policy apply policy/ --yes --expected-hash \"$HASH\"
 
 The directory is one bundle, applied as a whole or not at all. In a Git work
 tree without changes, the broker records the commit. The command names leases
-that are reclaimed, waiting requests that policy now denies or allows, and
-clusters that lend more or less, and asks if there are any. It fails if another
-bundle comes into force meanwhile (policy-changed).
+that end or cannot be renewed, waiting requests that become possible or
+impossible, and clusters that lend more or less, and asks if there are any.
+'comity policy plan' shows the same in full and applies nothing. The command
+fails if another bundle comes into force meanwhile (policy-changed).
 ";
 
 /// `comity policy apply`.
@@ -40,10 +41,7 @@ pub struct PolicyApplyArgs {
     /// Git commit to record [default: the directory's, in a work tree without changes]
     #[arg(long, value_name = "SHA")]
     commit: Option<String>,
-    /// Only say what the bundle would change
-    #[arg(long, conflicts_with = "yes")]
-    dry_run: bool,
-    /// Apply it only if the bundle in force has this hash; '' only if there is none [default: when you see its effects]
+    /// Apply it only if the bundle in force has this hash; '' only if there is none [default: when you see the plan]
     #[arg(long, value_name = "HASH", hide_short_help = true)]
     expected_hash: Option<String>,
     /// Apply it even if nobody, or not you, can apply another bundle after that
@@ -69,6 +67,16 @@ pub(crate) struct BundleToApply {
     pub(crate) expected_hash: Option<String>,
 }
 
+impl BundleToApply {
+    /// The bundle as a message, its commit, and how to apply it: `force` and the expected hash.
+    pub(super) fn into_message(self) -> (v1::PolicyBundle, Option<String>, bool, Option<String>) {
+        let Self { files, commit, force, expected_hash } = self;
+        let files = files.into_iter().map(|file| v1::PolicyFile { path: file.path, text: file.text }).collect();
+        let message = v1::PolicyBundle { files, commit: commit.clone().unwrap_or_default() };
+        (message, commit, force, expected_hash)
+    }
+}
+
 /// Code of the refusal to replace another bundle than the expected one.
 pub(super) const POLICY_CHANGED: &str = "policy-changed";
 
@@ -81,20 +89,19 @@ impl PolicyApplyArgs {
         };
         let bundle = BundleToApply { files, commit, force: self.force, expected_hash: self.expected_hash.clone() };
         let mut client = PolicyServiceClient::new(session.channel()?);
-        let asked = send(&mut client, bundle.clone(), idempotency_key(None), ApplyMode::DryRun).await?;
-        if self.dry_run || !asked.ok {
-            session.print(&asked)?;
-            return if asked.ok { Ok(()) } else { Err(bad_bundle(asked.problems.len())) };
+        let planned = plan(&mut client, bundle.clone()).await?;
+        if !planned.ok {
+            session.print(&planned)?;
+            return Err(bad_bundle(planned.problems.len()));
         }
-        let effects = asked.effects.clone().unwrap_or_default();
-        if asked.changed {
-            ask_about(&effects, &self.confirm, session.format)?;
+        if planned.replaces {
+            ask_about(&planned.plan, &self.confirm, session.format)?;
         }
         let key = idempotency_key(self.idempotency_key.as_deref());
         // What was confirmed is what happens.
-        let bundle = BundleToApply { expected_hash: bundle.expected_hash.or(asked.in_force_hash), ..bundle };
+        let bundle = BundleToApply { expected_hash: bundle.expected_hash.or(Some(planned.in_force_hash)), ..bundle };
         let applied = apply(&mut client, bundle, key).await.map_err(|failure| self.changed_meanwhile(failure))?;
-        let applied = PolicyApplied { effects: Some(effects), ..applied };
+        let applied = PolicyApplied { plan: Some(planned.plan), ..applied };
         session.print(&applied)?;
         if applied.ok { Ok(()) } else { Err(bad_bundle(applied.problems.len())) }
     }
@@ -104,20 +111,20 @@ impl PolicyApplyArgs {
         if failure.code != POLICY_CHANGED || self.expected_hash.is_some() {
             return failure;
         }
-        let reason = format!("the policy changed after its effects were computed: {}", failure.reason);
-        Failure::refused(POLICY_CHANGED, reason).remedy("run the command again, to see the effects now")
+        let reason = format!("the policy changed after the bundle was planned: {}", failure.reason);
+        Failure::refused(POLICY_CHANGED, reason).remedy("run the command again, to see the plan now")
     }
 }
 
-/// Shows the effects of a bundle, and asks unless there are none.
+/// Shows what a bundle takes away, and asks unless it is nothing.
 ///
 /// # Errors
 /// [`Failure`]: the caller declines, or nobody can answer.
-pub(super) fn ask_about(effects: &PolicyEffects, confirm: &ConfirmArgs, format: Format) -> Result<(), Failure> {
-    let asks = confirm.asks() && !effects.is_empty();
-    // Scripts get the effects with the answer.
-    if asks || format == Format::Table {
-        write_stderr(&effects.sheet().render(Page::stderr()));
+pub(super) fn ask_about(plan: &PolicyPlan, confirm: &ConfirmArgs, format: Format) -> Result<(), Failure> {
+    let asks = confirm.asks() && !plan.is_harmless();
+    // Scripts get the plan with the answer.
+    if asks || !format.is_for_scripts() {
+        write_stderr(&plan.short_sheet().render(Page::stderr()));
     }
     if asks { confirm.ask("The bundle takes effect at once.") } else { Ok(()) }
 }
@@ -131,43 +138,16 @@ pub(crate) async fn apply(
     bundle: BundleToApply,
     idempotency_key: String,
 ) -> Result<PolicyApplied, Failure> {
-    send(client, bundle, idempotency_key, ApplyMode::Apply).await
-}
-
-/// Whether a call applies the bundle.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ApplyMode {
-    /// Puts it into force.
-    Apply,
-    /// Asks what it would change.
-    DryRun,
-}
-
-/// Sends a bundle; the answer lists its problems and effects.
-///
-/// # Errors
-/// [`Failure`] of the call.
-pub(super) async fn send(
-    client: &mut PolicyServiceClient<BrokerChannel>,
-    bundle: BundleToApply,
-    idempotency_key: String,
-    mode: ApplyMode,
-) -> Result<PolicyApplied, Failure> {
-    let BundleToApply { files, commit, force, expected_hash } = bundle;
-    let files = files.into_iter().map(|file| v1::PolicyFile { path: file.path, text: file.text }).collect();
-    let bundle = v1::PolicyBundle { files, commit: commit.clone().unwrap_or_default() };
-    let dry_run = mode == ApplyMode::DryRun;
-    let request = v1::ApplyPolicyRequest { bundle: Some(bundle), idempotency_key, force, dry_run, expected_hash };
+    let (message, commit, force, expected_hash) = bundle.into_message();
+    let request = v1::ApplyPolicyRequest { bundle: Some(message), idempotency_key, force, expected_hash };
     let response = call(client.apply_policy(request)).await?;
     Ok(PolicyApplied {
         ok: response.problems.is_empty(),
-        dry_run,
         changed: response.changed,
         problems: response.problems.into_iter().map(PolicyProblem::from).collect(),
         hash: Some(response.hash).filter(|hash| !hash.is_empty()),
         documents: response.documents,
         commit,
-        effects: response.effects.map(PolicyEffects::from),
-        in_force_hash: dry_run.then_some(response.in_force_hash),
+        plan: None,
     })
 }

@@ -5,7 +5,8 @@ use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::BrokerChannel;
 
-use super::apply::{ApplyMode, BundleToApply, POLICY_CHANGED, apply, ask_about, send};
+use super::apply::{BundleToApply, POLICY_CHANGED, apply, ask_about};
+use super::plan::plan;
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -41,8 +42,9 @@ pub(crate) async fn bundle_in_force(channel: BrokerChannel) -> Result<BundleInFo
     Ok(BundleInForce { source, hash })
 }
 
-/// Edits the bundle in force as `edit` says: shows the effects, asks if there are any, and applies it. Does nothing if
-/// the bundle says so already. If somebody else changes the policy meanwhile, edits theirs. Returns whether it changed.
+/// Edits the bundle in force as `edit` says: shows what that takes away, asks if there is anything, and applies it. Does
+/// nothing if the bundle says so already. If somebody else changes the policy meanwhile, edits theirs. Returns whether it
+/// changed.
 ///
 /// # Errors
 /// [`Failure`]: the bundle cannot be edited, the caller declines, or the broker refuses it.
@@ -77,15 +79,15 @@ async fn edit_once(
     }
     let mut client = PolicyServiceClient::new(channel);
     let bundle = BundleToApply { files: after.files, commit: None, force: false, expected_hash: Some(hash) };
-    let asked = send(&mut client, bundle.clone(), idempotency_key(None), ApplyMode::DryRun).await?;
-    if !asked.ok {
+    let planned = plan(&mut client, bundle.clone()).await?;
+    if !planned.ok {
         return Err(Failure::refused(
             "bad-policy",
-            format!("the broker refuses the edited bundle:\n{}", asked.table(0)),
+            format!("the broker refuses the edited bundle:\n{}", planned.table(0)),
         )
         .remedy("edit the policy by hand, and apply it with 'comity policy apply'"));
     }
-    ask_about(&asked.effects.unwrap_or_default(), confirm, session.format)?;
+    ask_about(&planned.plan, confirm, session.format)?;
     if !apply(&mut client, bundle, idempotency_key(None)).await?.ok {
         return Err(Failure::refused("bad-policy", "the broker refuses the edited bundle now").remedy("try again"));
     }

@@ -9,7 +9,7 @@ use crate::commands::completions::known_ids;
 use crate::commands::lease::get_lease;
 use crate::confirm::ConfirmArgs;
 use crate::failure::Failure;
-use crate::output::{Format, note};
+use crate::output::note;
 use crate::session::{Session, call, idempotency_key};
 use crate::views::{Lease, Request};
 
@@ -57,7 +57,7 @@ impl RequestCancelArgs {
         let response = call(client.cancel_request(request)).await?;
         let request = Request::from(response.request.unwrap_or_default());
         session.print(&request)?;
-        let (Some(lease), Format::Table) = (&request.lease, session.format) else { return Ok(()) };
+        let Some(lease) = request.lease.as_ref().filter(|_| !session.format.is_for_scripts()) else { return Ok(()) };
         // A failed look-up must not fail the cancellation, which succeeded.
         if let Ok(lease) = get_lease(session, lease).await
             && lease.end_reason == Some("cancelled")

@@ -117,7 +117,7 @@ impl SubmitArgs {
             Some(lease) if !followed.other_leases.is_empty() => {
                 session.print_event(lease)?;
                 for lease in &followed.other_leases {
-                    if session.format == Format::Table {
+                    if !session.format.is_for_scripts() {
                         write_stdout("\n")?;
                     }
                     session.print_event(lease)?;

@@ -1,0 +1,134 @@
+//! Leases that a bundle would end, or keep from being renewed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use comity_types::{ClusterId, LeaseId, LeaseState, Side, TenantId};
+
+use super::{Effects, Planned};
+use crate::feasibility::check::renewal_obstacle;
+use crate::model::lease::Lease;
+use crate::model::proposal::ProposedReclaim;
+use crate::model::reclaim::ReclaimReason;
+use crate::model::time::Timestamp;
+use crate::scheduler::reclaimer::reclaims_at;
+use crate::scheduler::reserve::{end_if_reclaimed, lease_end};
+
+/// Most leases whose renewal is examined, by id.
+const MAX_RENEWALS_EXAMINED: usize = 5_000;
+
+/// A lease that would end, or could no longer be renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseEffect {
+    /// The lease.
+    pub lease: LeaseId,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Its donor.
+    pub donor: ClusterId,
+    /// Thousandths of GPUs that it holds.
+    pub gpu_milli: u64,
+    /// What would happen to it.
+    pub fate: LeaseFate,
+    /// The code of the denial, as in "agreement-ended"; for other reasons to reclaim it, the reason's name.
+    pub code: String,
+    /// Why, in words; empty where the code says all.
+    pub reason: String,
+    /// The latest end: of the notice, or of its present term.
+    pub until: Timestamp,
+}
+
+/// What would happen to a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LeaseFate {
+    /// It is reclaimed, or ends at once.
+    Ends,
+    /// It runs to the end of its term, and is not renewed.
+    NotRenewed,
+}
+
+/// The leases that the change would end, by id, then those that it would keep from being renewed.
+pub(super) fn lease_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effects<LeaseEffect> {
+    let mut ends: BTreeMap<LeaseId, LeaseEffect> = BTreeMap::new();
+    let mut note = |effect: LeaseEffect| {
+        ends.entry(effect.lease).or_insert(effect);
+    };
+    for donor in before.state.clusters.keys() {
+        treated(before, after, donor).for_each(&mut note);
+    }
+    for reclaim in new_reclaims(before, after) {
+        let Some(lease) = after.state.leases.get(&reclaim.lease) else { continue };
+        let until = end_if_reclaimed(after.state, lease, &reclaim.reason);
+        let code = match reclaim.reason {
+            ReclaimReason::PolicyChanged { code } => code,
+            other => other.as_str().to_owned(),
+        };
+        let reason = renewal_obstacle(after.state, lease, lease.term).filter(|obstacle| obstacle.code == code);
+        let reason = reason.map_or_else(String::new, |obstacle| obstacle.reason);
+        note(effect_on(reclaim.lease, lease, (LeaseFate::Ends, code, reason), until));
+    }
+    let in_force = || after.state.live_leases().filter(|(_, lease)| lease.state.is_in_force());
+    let examined = in_force().take(MAX_RENEWALS_EXAMINED);
+    let not_renewed = examined.filter(|(id, lease)| !ends.contains_key(id) && lease.reclaim.is_none());
+    let not_renewed = not_renewed.filter_map(|(id, lease)| {
+        let obstacle = renewal_obstacle(after.state, lease, lease.term)?;
+        let was = before.state.leases.get(&id)?;
+        let is_new = renewal_obstacle(before.state, was, was.term).is_none();
+        let why = (LeaseFate::NotRenewed, obstacle.code, obstacle.reason);
+        is_new.then(|| effect_on(id, lease, why, lease_end(lease, after.state.log_time)))
+    });
+    let not_renewed: Vec<LeaseEffect> = not_renewed.collect();
+    let unexamined = in_force().count().saturating_sub(MAX_RENEWALS_EXAMINED);
+    Effects { unexamined, ..ends.into_values().chain(not_renewed).collect() }
+}
+
+/// Leases of clusters and tenants that the change moves into a suspended institution, at one donor.
+fn treated<'s>(
+    before: &Planned<'s>,
+    after: &Planned<'s>,
+    donor: &'s ClusterId,
+) -> impl Iterator<Item = LeaseEffect> + use<'s> {
+    let (now, leases) = (after.state.log_time, &after.state.leases);
+    before.state.leases_of(donor).filter_map(move |(id, lease)| {
+        let held = leases.get(&id).filter(|held| held.placement.donor == *donor && held.state != lease.state)?;
+        if !matches!(held.state, LeaseState::Reclaiming | LeaseState::Ending) {
+            return None;
+        }
+        let code = ReclaimReason::Revoked { side: Side::Donor, by: None }.as_str().to_owned();
+        Some(effect_on(id, held, (LeaseFate::Ends, code, String::new()), lease_end(held, now)))
+    })
+}
+
+/// Reclaims that donors or waiting requests would need under the new bundle only.
+fn new_reclaims(before: &Planned<'_>, after: &Planned<'_>) -> Vec<ProposedReclaim> {
+    let of_donors = |planned: &Planned<'_>| {
+        let donors = before.state.clusters.keys();
+        donors.flat_map(|donor| reclaims_at(planned.state, donor, after.state.log_time)).collect::<Vec<_>>()
+    };
+    let all = |planned: &Planned<'_>| {
+        let mut all = of_donors(planned);
+        all.extend(planned.plan.reclaims.iter().cloned());
+        all
+    };
+    let anyway: BTreeSet<LeaseId> = all(before).into_iter().map(|reclaim| reclaim.lease).collect();
+    let mut new = all(after);
+    new.retain(|reclaim| !anyway.contains(&reclaim.lease));
+    new
+}
+
+fn effect_on(
+    id: LeaseId,
+    lease: &Lease,
+    (fate, code, reason): (LeaseFate, String, String),
+    until: Timestamp,
+) -> LeaseEffect {
+    LeaseEffect {
+        lease: id,
+        tenant: lease.tenant.clone(),
+        donor: lease.placement.donor.clone(),
+        gpu_milli: lease.placement.milli(),
+        fate,
+        code,
+        reason,
+        until,
+    }
+}
