@@ -9,6 +9,7 @@ use comity_proto::v1::policy_service_client::PolicyServiceClient;
 
 mod apply;
 mod bad_bundle;
+mod bundle_to_apply;
 mod edit_in_force;
 mod git;
 mod junit;
@@ -18,7 +19,8 @@ mod schema;
 mod test;
 
 pub use apply::PolicyApplyArgs;
-pub(crate) use apply::{BundleToApply, apply};
+pub(crate) use apply::apply;
+pub(crate) use bundle_to_apply::BundleToApply;
 pub(crate) use edit_in_force::{bundle_in_force, edit_in_force, note_that_policy_stays_changed};
 pub use plan::PolicyPlanArgs;
 pub use schema::PolicySchemaArgs;

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use comity_policy::{SourceFile, read_directory};
+use comity_policy::read_directory;
 use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::BrokerChannel;
 
 use super::bad_bundle::{bad_bundle, unreadable};
+use super::bundle_to_apply::BundleToApply;
 use super::git;
 use super::plan::plan;
 use crate::confirm::ConfirmArgs;
@@ -54,29 +55,6 @@ pub struct PolicyApplyArgs {
     idempotency_key: Option<String>,
 }
 
-/// A bundle, and how to apply it.
-#[derive(Clone)]
-pub(crate) struct BundleToApply {
-    /// Its files.
-    pub(crate) files: Vec<SourceFile>,
-    /// Git commit to record.
-    pub(crate) commit: Option<String>,
-    /// Whether it may leave the federation or the caller without a maintainer.
-    pub(crate) force: bool,
-    /// Hash that the bundle in force must have, empty for none; `None` replaces any.
-    pub(crate) expected_hash: Option<String>,
-}
-
-impl BundleToApply {
-    /// The bundle as a message, its commit, and how to apply it: `force` and the expected hash.
-    pub(super) fn into_message(self) -> (v1::PolicyBundle, Option<String>, bool, Option<String>) {
-        let Self { files, commit, force, expected_hash } = self;
-        let files = files.into_iter().map(|file| v1::PolicyFile { path: file.path, text: file.text }).collect();
-        let message = v1::PolicyBundle { files, commit: commit.clone().unwrap_or_default() };
-        (message, commit, force, expected_hash)
-    }
-}
-
 /// Code of the refusal to replace another bundle than the expected one.
 pub(super) const POLICY_CHANGED: &str = "policy-changed";
 
@@ -85,7 +63,7 @@ impl PolicyApplyArgs {
         let files = read_directory(&self.dir).map_err(|error| unreadable(&self.dir, &error))?;
         let commit = match &self.commit {
             Some(commit) => Some(commit.clone()),
-            None => git::clean_commit(&self.dir).await,
+            None => git::commit_to_record(&self.dir).await,
         };
         let bundle = BundleToApply { files, commit, force: self.force, expected_hash: self.expected_hash.clone() };
         let mut client = PolicyServiceClient::new(session.channel()?);

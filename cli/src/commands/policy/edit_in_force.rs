@@ -5,7 +5,8 @@ use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::BrokerChannel;
 
-use super::apply::{BundleToApply, POLICY_CHANGED, apply, ask_about};
+use super::apply::{POLICY_CHANGED, apply, ask_about};
+use super::bundle_to_apply::BundleToApply;
 use super::plan::plan;
 use crate::confirm::ConfirmArgs;
 use crate::exit::Exit;

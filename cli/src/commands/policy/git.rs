@@ -6,18 +6,36 @@ use tokio::process::Command;
 
 use crate::output::note;
 
-/// The checked-out commit, if the directory is in a work tree and has no uncommitted changes.
+/// The checked-out commit, if the directory is in a work tree and has no uncommitted changes; tells the caller of these.
+pub(super) async fn commit_to_record(dir: &Path) -> Option<String> {
+    let CheckedOut { commit, is_clean } = checked_out(dir).await?;
+    if !is_clean {
+        note(&format!("note: {} has uncommitted changes: no commit is recorded", dir.display()));
+        return None;
+    }
+    Some(commit)
+}
+
+/// Like [`commit_to_record`], and tells the caller nothing.
 pub(super) async fn clean_commit(dir: &Path) -> Option<String> {
+    checked_out(dir).await.filter(|it| it.is_clean).map(|it| it.commit)
+}
+
+/// The commit of a work tree.
+struct CheckedOut {
+    commit: String,
+    /// Whether the directory has no uncommitted changes.
+    is_clean: bool,
+}
+
+async fn checked_out(dir: &Path) -> Option<CheckedOut> {
     let dir = if dir.is_file() { dir.parent()? } else { dir };
     let commit = git(dir, &["rev-parse", "--verify", "--quiet", "HEAD"]).await?;
     let commit = commit.trim();
     let changes = git(dir, &["status", "--porcelain", "--", "."]).await?;
-    if !changes.is_empty() {
-        note(&format!("note: {} has uncommitted changes: no commit is recorded", dir.display()));
-        return None;
-    }
     let hex = commit.bytes().all(|b| b.is_ascii_hexdigit());
-    (hex && (40..=64).contains(&commit.len())).then(|| commit.to_owned())
+    let is_commit = hex && (40..=64).contains(&commit.len());
+    is_commit.then(|| CheckedOut { commit: commit.to_owned(), is_clean: changes.is_empty() })
 }
 
 async fn git(dir: &Path, args: &[&str]) -> Option<String> {

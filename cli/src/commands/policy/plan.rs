@@ -8,8 +8,8 @@ use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::BrokerChannel;
 
-use super::apply::BundleToApply;
 use super::bad_bundle::{bad_bundle, unreadable};
+use super::bundle_to_apply::BundleToApply;
 use super::git;
 use crate::exit::Success;
 use crate::failure::Failure;
