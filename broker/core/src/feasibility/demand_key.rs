@@ -17,6 +17,8 @@ pub(crate) struct DemandKey<'a> {
     seeks_one_gpu_type: bool,
     duration: Millis,
     delivery: Delivery,
+    /// Preemptible leases may run on when a schedule closes.
+    preemptible: bool,
     allow: &'a [ClusterId],
     deny: &'a [ClusterId],
 }
@@ -33,6 +35,7 @@ impl<'a> DemandKey<'a> {
             seeks_one_gpu_type: spec.seeks_one_gpu_type(),
             duration: spec.duration,
             delivery: spec.delivery,
+            preemptible: spec.preemptible.is_some(),
             allow: &spec.allow_donors,
             deny: &spec.deny_donors,
         }

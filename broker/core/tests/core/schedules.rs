@@ -111,6 +111,18 @@ fn a_preemptible_lease_has_its_notice_before_the_night_ends() {
 }
 
 #[test]
+fn a_preemptible_request_does_not_fail_because_its_like_did() {
+    let mut federation = Federation::lent_at_night();
+    federation.now = MONDAY + 23 * HOUR;
+    let long = RequestSpec { duration: Millis(8 * HOUR), ..spec(1, Share::Whole, "big") };
+    let preemptible = RequestSpec { preemptible: yielding(1, 0).preemptible, ..long.clone() };
+    federation.submit(long);
+    let served = federation.submit(preemptible);
+    let plan = Planner::default().plan(&federation.state, 100);
+    assert_eq!(plan.placements.iter().map(|it| it.request).collect::<Vec<_>>(), [served]);
+}
+
+#[test]
 fn a_command_without_the_offsets_of_its_zones_changes_nothing() {
     let mut federation = Federation::lent_at_night();
     let mut source = (*federation.state.policy.as_ref().unwrap().source).clone();
