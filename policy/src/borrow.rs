@@ -11,6 +11,7 @@ use crate::documents::DocRef;
 pub use rules::PreferenceFacts;
 pub use usage::{LeaseUse, UsageTable};
 
+mod citations;
 mod decide;
 mod denials;
 mod find_agreement;

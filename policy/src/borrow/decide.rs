@@ -1,12 +1,13 @@
 //! Decides whether a tenant may borrow: first permissions and sizes, then limits on the GPUs in use.
 
+use super::citations::Citations;
 use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
 use super::find_agreement::find_agreement;
 use super::rules::check_rules;
 use super::schedules::check_when;
 use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode};
 use crate::bundle::Bundle;
-use crate::documents::{Agreement, Cluster, DocRef, Document, LendTerm, Quota, QuotaSubject, Tenant};
+use crate::documents::{Agreement, Cluster, Document, LendTerm, Quota, QuotaSubject, Tenant};
 
 impl Bundle {
     /// Whether a tenant may borrow. Every input has an answer. A denial names the first reason and a remedy.
@@ -29,28 +30,6 @@ impl Bundle {
     /// The denial.
     pub fn may_borrow_under(&self, facts: &BorrowFacts<'_>) -> Result<Option<&str>, Box<Denial>> {
         Ok(decide(self, facts, &mut Citations::Skipped)?.map(|agreement| agreement.name.as_str()))
-    }
-}
-
-/// The documents behind an allowance.
-pub(super) enum Citations {
-    Collected(Vec<DocRef>),
-    /// The caller does not need them.
-    Skipped,
-}
-
-impl Citations {
-    pub(super) fn push(&mut self, document: impl FnOnce() -> DocRef) {
-        if let Self::Collected(documents) = self {
-            documents.push(document());
-        }
-    }
-
-    fn into_documents(self) -> Vec<DocRef> {
-        match self {
-            Self::Collected(documents) => documents,
-            Self::Skipped => Vec::new(),
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use cel::Context;
 use cel::common::value::Val;
 use comity_types::Delivery;
 
-use super::decide::Citations;
+use super::citations::Citations;
 use super::denials::{CheckResult, deny};
 use super::{BorrowFacts, DenyCode};
 use crate::bundle::Bundle;

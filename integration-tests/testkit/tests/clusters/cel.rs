@@ -81,9 +81,9 @@ async fn conditions_hold(cluster: &ControlPlane) {
         sleep(Duration::from_millis(200)).await;
     }
     assert_eq!(ask("none").await, Ok(()));
-    for index in 0..conditions.len() {
+    for (index, condition) in conditions.iter().enumerate() {
         let refusal = ask(&index.to_string()).await.unwrap_err();
-        assert!(refusal.contains(&format!("condition {index}:")), "{}: {refusal}", conditions[index]);
+        assert!(refusal.contains(&format!("condition {index}:")), "{condition}: {refusal}");
     }
 }
 
