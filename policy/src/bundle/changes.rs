@@ -180,10 +180,8 @@ impl Specs {
 }
 
 fn name_of(metadata: Vec<(String, Place, Node)>) -> String {
-    let names = metadata.into_iter().filter(|(key, ..)| key == "name");
-    let names =
-        names.filter_map(|(.., node)| if let Value::Scalar { text, .. } = node.value { Some(text) } else { None });
-    names.last().unwrap_or_default()
+    let name = metadata.into_iter().find(|(key, ..)| key == "name").map(|(.., node)| node.value);
+    if let Some(Value::Scalar { text, .. }) = name { text } else { String::new() }
 }
 
 fn changed_fields([before, after]: &[Specs; 2], document: &DocRef) -> Vec<FieldChange> {
