@@ -86,15 +86,31 @@ impl Bundle {
     #[must_use]
     pub fn changes_since(&self, before: Option<&Self>) -> BundleChanges {
         let mut found = Vec::new();
-        found.extend(compare(before.map(|before| &before.federation), [&self.federation]));
-        found.extend(compare(before.into_iter().flat_map(|it| it.institutions.values()), self.institutions.values()));
-        found.extend(compare(before.into_iter().flat_map(|it| it.clusters.values()), self.clusters.values()));
-        found.extend(compare(before.into_iter().flat_map(|it| it.tenants.values()), self.tenants.values()));
-        found.extend(compare(before.into_iter().flat_map(|it| it.classes.values()), self.classes.values()));
-        found.extend(compare(before.into_iter().flat_map(|it| it.quotas.values()), self.quotas.values()));
-        found.extend(compare(before.into_iter().flat_map(|it| it.agreements.values()), self.agreements.values()));
-        found.extend(compare(before.into_iter().flat_map(|it| it.priorities.values()), self.priorities.values()));
-        found.extend(compare(before.into_iter().flat_map(|it| it.schedules.values()), self.schedules.values()));
+        for kind in Kind::ALL {
+            let compared = match kind {
+                Kind::Federation => compare(before.map(|before| &before.federation), [&self.federation]),
+                Kind::Institution => {
+                    compare(before.into_iter().flat_map(|it| it.institutions.values()), self.institutions.values())
+                }
+                Kind::Cluster => {
+                    compare(before.into_iter().flat_map(|it| it.clusters.values()), self.clusters.values())
+                }
+                Kind::Tenant => compare(before.into_iter().flat_map(|it| it.tenants.values()), self.tenants.values()),
+                Kind::GpuClass => compare(before.into_iter().flat_map(|it| it.classes.values()), self.classes.values()),
+                Kind::Quota => compare(before.into_iter().flat_map(|it| it.quotas.values()), self.quotas.values()),
+                Kind::Agreement => {
+                    compare(before.into_iter().flat_map(|it| it.agreements.values()), self.agreements.values())
+                }
+                Kind::PriorityClass => {
+                    compare(before.into_iter().flat_map(|it| it.priorities.values()), self.priorities.values())
+                }
+                Kind::Schedule => {
+                    compare(before.into_iter().flat_map(|it| it.schedules.values()), self.schedules.values())
+                }
+                Kind::Rule => compare(before.into_iter().flat_map(|it| it.rules.values()), self.rules.values()),
+            };
+            found.extend(compared);
+        }
         let count = |sought: Status| found.iter().filter(|(_, status)| *status == sought).count();
         let (added, changed, removed) = (count(Status::Added), count(Status::Changed), count(Status::Removed));
         // Only what is shown is read again.
