@@ -185,7 +185,7 @@ async fn replaced(federation: &mut Federation, id: u64, by: u64, on: u64) {
     run(federation, on, &[&make]).await.or_logs(federation);
     run(federation, by, &[start]).await.or_logs(federation);
     let replace = page[1][0].replace("replace 3 --by 4", &format!("replace {id} --by {by}"));
-    let replace = replace.replace("d.example.org:7444", &raft).replace("d.example.org:7443", &client);
+    let replace = replace.replace("d.example.org:7444", &raft).replace("d.example.org:7443", &client) + " --yes";
     until("the new broker to be reached", PATIENCE, async || run(federation, on, &[&replace]).await.map(Some))
         .await
         .or_logs(federation);
