@@ -23,7 +23,7 @@ pub(crate) use rule_condition::{parse_condition, parse_preference};
 pub use selector::{Selector, compile_selector};
 pub(crate) use selector::{device_context, parse_selector};
 pub(crate) use types::NameUse;
-use types::Vocabulary;
+use types::{Reads, Vocabulary};
 
 mod device_record;
 mod error;
@@ -74,9 +74,8 @@ impl Expression {
         value.downcast_ref::<CelBool>().map(|value| *value.inner()).ok_or_else(not_a_condition)
     }
 
-    /// Parses an expression and checks it against the vocabulary. Also returns the names that it compares something
-    /// with. A failure has at least one error.
-    pub(crate) fn parse(source: &str, vocabulary: &Vocabulary) -> Result<(Self, Vec<NameUse>), Vec<ExpressionError>> {
+    /// Parses an expression and checks it against the vocabulary. Also returns what it reads. A failure has at least one error.
+    pub(crate) fn parse(source: &str, vocabulary: &Vocabulary) -> Result<(Self, Reads), Vec<ExpressionError>> {
         let noun = vocabulary.noun;
         if source.len() > MAX_EXPRESSION_BYTES {
             let message = format!("the {noun} has {} bytes; at most {MAX_EXPRESSION_BYTES} are allowed", source.len());
@@ -98,8 +97,8 @@ impl Expression {
                     errors.map(|error| syntax_error(source, vocabulary, error)).collect::<Vec<_>>()
                 },
             )?;
-        let names = type_check::check_types(source, vocabulary, &tree, &places)?;
-        Ok((Self { source: source.into(), tree: Arc::new(tree) }, names))
+        let reads = type_check::check_types(source, vocabulary, &tree, &places)?;
+        Ok((Self { source: source.into(), tree: Arc::new(tree) }, reads))
     }
 }
 

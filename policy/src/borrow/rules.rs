@@ -129,13 +129,13 @@ pub(super) fn check_rules<'b>(
 }
 
 fn check_rule(rule: &Document<Rule>, context: &Context<'_, '_>) -> CheckResult<()> {
-    let by = rule.cite(rule.spec.effect.field());
     let reason = match (rule.spec.effect, rule.spec.condition.holds(context)) {
         (RuleEffect::Deny, Ok(false)) | (RuleEffect::Require, Ok(true)) => return Ok(()),
         (RuleEffect::Deny, Ok(true)) => "denies it".to_owned(),
         (_, Ok(_)) => "requires something else".to_owned(),
         (_, Err(error)) => format!("cannot be evaluated for it, which denies it: {error}"),
     };
+    let by = rule.cite(rule.spec.effect.field());
     let message = format!("{} (rule `{}` {reason})", rule.spec.message, rule.name);
     deny(DenyCode::Rule, message, format!("ask for something else, or ask a maintainer to change {by}"), vec![by])
 }

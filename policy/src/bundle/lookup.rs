@@ -49,6 +49,17 @@ impl Bundle {
         }
     }
 
+    /// The same bundle without limits on single requests: those of their GPUs, and rules that look at GPUs, duration or
+    /// delivery. Many requests may add up to what the other limits allow.
+    #[must_use]
+    pub fn without_limits_on_requests(&self) -> Self {
+        let mut bundle = self.clone();
+        bundle.federation.spec.limits.max_gpus_per_request_milli = u64::MAX;
+        bundle.quotas.values_mut().for_each(|quota| quota.spec.max_gpus_per_request_milli = None);
+        bundle.rules.retain(|_, rule| !rule.spec.condition.reads_demand());
+        bundle
+    }
+
     /// Paths of the fields that a document sets.
     pub(crate) fn fields_of(&self, kind: Kind, name: &str) -> Vec<&str> {
         fn fields<'b, T>(documents: &'b BTreeMap<String, Document<T>>, name: &str) -> Vec<&'b str> {

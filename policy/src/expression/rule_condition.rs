@@ -14,9 +14,9 @@ static REQUEST: Record = Record {
     field_noun: "field",
     fields: &[
         Field::naming("origin", Target::EnrolledCluster),
-        Field::new("gpus", Type::Quantity),
-        Field::new("durationSeconds", Type::Int),
-        Field::new("delivery", Type::Text),
+        Field::of_demand("gpus", Type::Quantity),
+        Field::of_demand("durationSeconds", Type::Int),
+        Field::of_demand("delivery", Type::Text),
     ],
 };
 
@@ -59,7 +59,7 @@ static CLASS: Record = Record {
 static LEASE: Record = Record {
     noun: "the lease",
     field_noun: "field",
-    fields: &[Field::naming("agreement", Target::Document(Kind::Agreement)), Field::new("gpus", Type::Quantity)],
+    fields: &[Field::naming("agreement", Target::Document(Kind::Agreement)), Field::of_demand("gpus", Type::Quantity)],
 };
 
 /// The variables of a rule, with `lease` last.
@@ -90,13 +90,22 @@ const fn vocabulary(variables: &'static [Field]) -> Vocabulary {
 /// The condition of a rule. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
-pub struct RuleCondition(Expression);
+pub struct RuleCondition {
+    expression: Expression,
+    #[serde(skip)]
+    reads_demand: bool,
+}
 
 impl RuleCondition {
     /// The text that it was compiled from.
     #[must_use]
     pub fn source(&self) -> &str {
-        self.0.source()
+        self.expression.source()
+    }
+
+    /// Whether it reads what each request chooses: GPUs, duration or delivery.
+    pub(crate) fn reads_demand(&self) -> bool {
+        self.reads_demand
     }
 
     /// Whether it holds.
@@ -104,7 +113,7 @@ impl RuleCondition {
     /// # Errors
     /// Why it cannot be evaluated, in short.
     pub(crate) fn holds(&self, context: &Context<'_, '_>) -> Result<bool, String> {
-        self.0.holds(context).map_err(|error| shorten(&error.to_string()))
+        self.expression.holds(context).map_err(|error| shorten(&error.to_string()))
     }
 }
 
@@ -119,5 +128,6 @@ pub(crate) fn parse_preference(source: &str) -> Result<(RuleCondition, Vec<NameU
 }
 
 fn parse(source: &str, vocabulary: &Vocabulary) -> Result<(RuleCondition, Vec<NameUse>), Vec<ExpressionError>> {
-    Expression::parse(source, vocabulary).map(|(expression, names)| (RuleCondition(expression), names))
+    let (expression, reads) = Expression::parse(source, vocabulary)?;
+    Ok((RuleCondition { expression, reads_demand: reads.demand }, reads.names))
 }

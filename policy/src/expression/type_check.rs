@@ -7,26 +7,26 @@ use super::ExpressionError;
 use super::functions::{FUNCTIONS, METHODS, result_type, usage};
 use super::quantity_value::QuantityValue;
 use super::semver_value::SemverValue;
-use super::types::{Field, NameUse, Record, Type, Vocabulary};
+use super::types::{Field, NameUse, Reads, Record, Type, Vocabulary};
 use crate::limits::{MAX_EXPRESSION_DEPTH, MAX_PATTERN_BYTES};
 use crate::problem::suggest::did_you_mean;
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::Target;
 
-/// Checks an expression; returns the names that it compares something with. A failure has at least one error.
+/// Checks an expression; returns what it reads. A failure has at least one error.
 pub(super) fn check_types(
     source: &str,
     vocabulary: &Vocabulary,
     expression: &IdedExpr,
     places: &SourceInfo,
-) -> Result<Vec<NameUse>, Vec<ExpressionError>> {
-    let mut checker = Checker { source, vocabulary, places, errors: Vec::new(), names: Vec::new() };
+) -> Result<Reads, Vec<ExpressionError>> {
+    let mut checker = Checker { source, vocabulary, places, errors: Vec::new(), reads: Reads::default() };
     let found = checker.type_of(expression, 0);
     if !matches!(found, Type::Bool | Type::Invalid) {
         let message = format!("the {} must be a condition, but it is {}", vocabulary.noun, found.noun());
         checker.report(expression.id, ProblemCode::CelType, message, "compare it with something");
     }
-    if checker.errors.is_empty() { Ok(checker.names) } else { Err(checker.errors) }
+    if checker.errors.is_empty() { Ok(checker.reads) } else { Err(checker.errors) }
 }
 
 struct Checker<'c> {
@@ -34,7 +34,7 @@ struct Checker<'c> {
     vocabulary: &'c Vocabulary,
     places: &'c SourceInfo,
     errors: Vec<ExpressionError>,
-    names: Vec<NameUse>,
+    reads: Reads,
 }
 
 impl Checker<'_> {
@@ -58,7 +58,7 @@ impl Checker<'_> {
         let Some(target) = target else { return };
         for (id, name) in literals.into_iter().filter_map(literal_text).filter(|(_, name)| !name.is_empty()) {
             let (at, width) = self.place_of(id);
-            self.names.push(NameUse { target, name: name.to_owned(), at, width });
+            self.reads.names.push(NameUse { target, name: name.to_owned(), at, width });
         }
     }
 
@@ -201,6 +201,7 @@ impl Checker<'_> {
     /// The type of a record's field, which the expression names at `id`.
     fn field_of(&mut self, id: u64, record: &Record, name: &str) -> Type {
         if let Some(field) = record.field(name) {
+            self.reads.demand |= field.of_demand;
             return field.field_type;
         }
         let message = format!("{} has no {} `{name}`", record.noun, record.field_noun);

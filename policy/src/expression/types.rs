@@ -44,6 +44,8 @@ pub(crate) struct Field {
     pub(crate) field_type: Type,
     /// What it names, if it is text that must be a known name.
     pub(crate) names: Option<Target>,
+    /// Whether each request chooses it: how much, for how long, and how.
+    pub(crate) of_demand: bool,
 }
 
 /// A name that an expression compares something with.
@@ -55,6 +57,15 @@ pub(crate) struct NameUse {
     pub(crate) at: usize,
     /// Characters to underline.
     pub(crate) width: usize,
+}
+
+/// What an expression reads, beside its value.
+#[derive(Debug, Default)]
+pub(crate) struct Reads {
+    /// The names that it compares something with.
+    pub(crate) names: Vec<NameUse>,
+    /// Whether it reads what each request chooses.
+    pub(crate) demand: bool,
 }
 
 /// What a kind of expressions can use.
@@ -72,12 +83,17 @@ pub(crate) struct Vocabulary {
 
 impl Field {
     pub(crate) const fn new(name: &'static str, field_type: Type) -> Self {
-        Self { name, field_type, names: None }
+        Self { name, field_type, names: None, of_demand: false }
+    }
+
+    /// What each request chooses.
+    pub(crate) const fn of_demand(name: &'static str, field_type: Type) -> Self {
+        Self { name, field_type, names: None, of_demand: true }
     }
 
     /// Text that names a document or a cluster.
     pub(crate) const fn naming(name: &'static str, target: Target) -> Self {
-        Self { name, field_type: Type::Text, names: Some(target) }
+        Self { name, field_type: Type::Text, names: Some(target), of_demand: false }
     }
 }
 

@@ -97,15 +97,14 @@ impl<T> FromIterator<T> for Effects<T> {
 struct Planned<'s> {
     state: &'s State,
     plan: Plan,
+    /// The bundle without limits on single requests, for what may be borrowed in whatever amount.
+    unsplit: Option<Bundle>,
 }
 
 impl<'s> Planned<'s> {
     fn of(state: &'s State) -> Self {
-        Self { state, plan: planner::plan(state, MAX_PLACEMENTS_PER_PLAN) }
-    }
-
-    fn bundle(&self) -> Option<&'s Bundle> {
-        bundle(self.state)
+        let unsplit = bundle(state).map(Bundle::without_limits_on_requests);
+        Self { state, plan: planner::plan(state, MAX_PLACEMENTS_PER_PLAN), unsplit }
     }
 }
 

@@ -174,6 +174,28 @@ fn limits_on_single_requests_are_no_limits_on_capacity() {
 }
 
 #[test]
+fn rules_about_single_requests_are_no_limits_on_capacity() {
+    let federation = Federation::ready();
+    let rule = |condition: &str| {
+        with(&format!(
+            "apiVersion: policy.comity.dev/v1\nkind: Rule\nmetadata: {{name: r}}\nspec:\n  {condition}\n  message: m\n"
+        ))
+    };
+    for condition in [
+        "require: request.durationSeconds >= 600",
+        "deny: request.gpus.isLessThan(quantity('2'))",
+        "require: lease.gpus.compareTo(quantity('1')) >= 0",
+        "deny: request.delivery == 'namespace'",
+    ] {
+        let found = plan(&federation, rule(condition));
+        assert_eq!((found.documents.added, found.institutions.count, found.borrowing.count), (1, 0, 0), "{found:?}");
+    }
+    let found = plan(&federation, rule("deny: donor.name == 'north' && class.name == 'big'"));
+    assert_eq!(found.borrowing.named[0].classes, ["big"], "{found:?}");
+    assert_eq!(found.institutions.named[0].borrows_milli, [20_000, 4_000], "{found:?}");
+}
+
+#[test]
 fn limits_of_terms_count_as_capacity() {
     let federation = Federation::ready();
     let to = |terms_of_north: &str| {

@@ -25,7 +25,7 @@ pub struct BorrowingEffect {
 /// The changes of what tenants may borrow, by tenant and donor. Permissions count at any time of the week, and limits on
 /// what is in use do not.
 pub(super) fn borrowing_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effects<BorrowingEffect> {
-    let bundles = [before.bundle(), after.bundle()];
+    let bundles = [before.unsplit.as_ref(), after.unsplit.as_ref()];
     let all = |names: fn(&Bundle) -> Vec<&String>| -> BTreeSet<&String> {
         bundles.into_iter().flatten().flat_map(names).collect()
     };

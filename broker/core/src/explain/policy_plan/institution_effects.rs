@@ -50,21 +50,17 @@ pub(super) fn institution_effects(before: &Planned<'_>, after: &Planned<'_>) -> 
 /// The capacity of the federation under one bundle.
 struct Capacity<'s> {
     state: &'s State,
+    /// Without limits on single requests.
     bundle: &'s Bundle,
-    /// The bundle without limits on single requests: many requests may add up to what other limits allow.
-    unsplit: Bundle,
     /// What each member may lend in all, in thousandths of GPUs.
     lent_milli: BTreeMap<&'s ClusterId, u64>,
 }
 
 impl<'s> Capacity<'s> {
-    fn of(planned: &Planned<'s>) -> Option<Self> {
-        let (state, bundle) = (planned.state, planned.bundle()?);
-        let mut unsplit = bundle.clone();
-        unsplit.federation.spec.limits.max_gpus_per_request_milli = u64::MAX;
-        unsplit.quotas.values_mut().for_each(|quota| quota.spec.max_gpus_per_request_milli = None);
+    fn of(planned: &'s Planned<'_>) -> Option<Self> {
+        let (state, bundle) = (planned.state, planned.unsplit.as_ref()?);
         let lent = state.clusters.keys().map(|cluster| (cluster, lent_at_most_milli(state, cluster)));
-        Some(Self { state, bundle, unsplit, lent_milli: lent.filter(|(_, milli)| *milli > 0).collect() })
+        Some(Self { state, bundle, lent_milli: lent.filter(|(_, milli)| *milli > 0).collect() })
     }
 
     fn lends_milli(&self, institution: &str) -> u64 {
@@ -127,7 +123,7 @@ impl<'s> Capacity<'s> {
         let terms = self.bundle.clusters.get(donor.as_str());
         let delivery = terms.and_then(|terms| terms.spec.delivery.first().copied()).unwrap_or_default();
         let ask = |gpus_milli: u64| {
-            self.unsplit.may_borrow_under(&BorrowFacts {
+            self.bundle.may_borrow_under(&BorrowFacts {
                 tenant,
                 origin_cluster: origin,
                 donor_cluster: donor.as_str(),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use comity_types::{ClusterId, RequestId, TenantId};
 
 use super::request_effects::starts;
-use super::{Effects, Planned};
+use super::{Effects, Planned, bundle};
 use crate::model::amounts::Amounts;
 use crate::scheduler::order::Order;
 
@@ -44,7 +44,7 @@ pub(super) fn next_in_queue(before: &Planned<'_>, after: &Planned<'_>) -> Effect
 
 /// The first waiting requests in service order, if each gets what it asks for.
 fn order(planned: &Planned<'_>, limit: usize) -> Vec<RequestId> {
-    let Some(bundle) = planned.bundle() else { return Vec::new() };
+    let Some(bundle) = bundle(planned.state) else { return Vec::new() };
     let mut order = Order::new(planned.state, bundle, None);
     let mut found = Vec::new();
     while found.len() < limit
