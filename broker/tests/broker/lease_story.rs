@@ -124,6 +124,32 @@ async fn a_lease_becomes_active_survives_a_restart_and_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn submit_dry_run_and_quote_show_the_warnings_of_rules() {
+    let federation = Federation::start().await;
+    let (_origin, donor) = (federation.join("polytech-campus").await, federation.join("ncc-main").await);
+    let mut at_donor = FakeAgent::connect(&federation, &donor).await.unwrap();
+    let offer = at_donor.offer(1, 1);
+    at_donor.report(Body::Offer(offer)).await.unwrap();
+    let mut requests = RequestServiceClient::new(federation.user("alice"));
+    for (hours, expected) in [(25, 1), (1, 0)] {
+        let mut long = v1::RequestSpec { duration_ms: hours * 3_600_000, ..spec() };
+        long.gpus.as_mut().unwrap().class = "frontier".to_owned();
+        let quote = v1::QuoteRequestRequest { spec: Some(long.clone()), queue_anyway: true };
+        let quoted = requests.quote_request(quote).await.unwrap().into_inner();
+        let verdict = quoted.donors.into_iter().find(|verdict| verdict.donor == "ncc-main").unwrap();
+        assert_eq!(verdict.warnings.len(), expected, "{verdict:?}");
+        for dry_run in [true, false] {
+            let idempotency_key = format!("{hours}-{dry_run}");
+            let submit =
+                v1::SubmitRequestRequest { spec: Some(long.clone()), idempotency_key, queue_anyway: true, dry_run };
+            let reply = requests.submit_request(submit).await.unwrap().into_inner();
+            assert_eq!(reply.warnings, verdict.warnings);
+            assert!(reply.warnings.iter().all(|it| it.contains("Save checkpoints")), "{reply:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn explain_names_each_donor_and_what_would_unblock_it() {
     let federation = Federation::start().await;
     let (_origin, donor) = (federation.join("polytech-campus").await, federation.join("ncc-main").await);

@@ -88,11 +88,12 @@ impl RequestHandlers {
             return Ok(v1::SubmitRequestResponse { request: Some(request), warnings });
         }
         self.refuse_early(life, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await?;
+        let warnings = self.warnings(life, &spec).await?;
         let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
-        let (submitted, warnings) = self
+        let submitted = self
             .context
             .mutate(caller, command, Some(idempotency), |state, reply| match reply {
-                ReplyBody::Request(id) => Ok((request_message(state, id)?, warnings_of(state, id))),
+                ReplyBody::Request(id) => request_message(state, id),
                 _ => Err(Refusal::not_found("request", "", "request")),
             })
             .await?;
@@ -288,6 +289,20 @@ impl RequestHandlers {
         Err(refusal.into())
     }
 
+    /// What rules of policy warn of. Every donor is looked at, so on a copy of the state.
+    async fn warnings(&self, life: &CallerLife, spec: &RequestSpec) -> Result<Vec<String>, RpcError> {
+        let may_warn = |state: &State| state.policy.as_ref().is_some_and(|record| record.bundle.has_warnings());
+        if !self.context.group.peek(may_warn) {
+            return Ok(Vec::new());
+        }
+        let (spec, now) = (spec.clone(), self.context.now());
+        let read = move |state: &State| {
+            let checked = command::check_submission(state, &spec, now.max(state.log_time));
+            checked.map_or_else(|_| Vec::new(), |checked| explain::rule_warnings(state, &checked))
+        };
+        self.context.read_long(life, "looking for warnings", read).await
+    }
+
     async fn record(&self, id: RequestId) -> Result<Option<RequestRecord>, RpcError> {
         Ok(self.context.group.read(Consistency::Linearizable, |state| state.requests.get(&id).cloned()).await?)
     }
@@ -330,8 +345,4 @@ fn tenant_if_visible<'s>(state: &'s State, viewer: &Viewer) -> impl Fn(LeaseId) 
 fn request_message(state: &State, id: RequestId) -> Result<v1::Request, Refusal> {
     let record = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
     Ok(convert::to_proto(id, record))
-}
-
-fn warnings_of(state: &State, id: RequestId) -> Vec<String> {
-    state.requests.get(&id).map_or_else(Vec::new, |record| explain::rule_warnings(state, &record.spec))
 }
