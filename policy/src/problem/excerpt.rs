@@ -7,6 +7,9 @@ use super::place::to_u32;
 /// Characters of a source line that a snippet shows.
 const SNIPPET_CHARS: usize = 120;
 
+/// Characters before and after a problem in which secrets are sought.
+const SECRET_CHARS: usize = 1_024;
+
 /// Characters of a value that a message shows.
 const VALUE_CHARS: usize = 80;
 
@@ -26,14 +29,14 @@ pub(super) fn snippet(text: &str, line: u32, column: u32) -> Snippet {
         return Snippet::default();
     };
     let column = (column as usize).saturating_sub(1);
-    let redacted = redact_secrets(source);
-    let column = if redacted == source {
-        column
-    } else {
-        redact_secrets(&source.chars().take(column).collect::<String>()).chars().count()
-    };
+    // A line may have a megabyte. Secrets are sought where the snippet is, and far enough around to recognise them.
+    let before = column.saturating_sub(SECRET_CHARS);
+    let around: String = source.chars().skip(before).take(2 * SECRET_CHARS).collect();
+    let to_column: String = around.chars().take(column - before).collect();
+    let shown = redact_secrets(&around);
+    let column = if shown == around { column - before } else { redact_secrets(&to_column).chars().count() };
     let skipped = if column > SNIPPET_CHARS * 2 / 3 { column - SNIPPET_CHARS / 2 } else { 0 };
-    let visible: String = redacted
+    let visible: String = shown
         .chars()
         .skip(skipped)
         .take(SNIPPET_CHARS)
@@ -42,7 +45,7 @@ pub(super) fn snippet(text: &str, line: u32, column: u32) -> Snippet {
         .collect();
     let length = visible.chars().count();
     let caret = column.saturating_sub(skipped).min(length);
-    let prefix = if skipped > 0 { "…" } else { "" };
+    let prefix = if before + skipped > 0 { "…" } else { "" };
     Snippet {
         line: format!("{prefix}{}", visible.trim_end()),
         caret: to_u32(caret + prefix.chars().count()),
