@@ -20,11 +20,11 @@ fn example_bundle() -> Bundle {
     load(examples()).unwrap_or_else(|problems| panic!("{}", render_problems(&problems)))
 }
 
-const HOUR: u64 = 3_600_000;
+pub(super) const HOUR: u64 = 3_600_000;
 /// 2026-11-21T00:00:00Z.
 const NOW: u64 = 1_795_219_200_000;
 
-fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<'f> {
+pub(super) fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<'f> {
     BorrowFacts {
         tenant: "poly-ml",
         origin_cluster: "polytech-campus",

@@ -3,16 +3,14 @@
 use std::path::Path;
 
 use comity_policy::{
-    BorrowFacts, Bundle, Decision, DenyCode, InUse, PreferenceFacts, ProblemCode, SourceFile, load, read_directory,
+    BorrowFacts, Bundle, Decision, DenyCode, PreferenceFacts, ProblemCode, SourceFile, load, read_directory,
     render_problems,
 };
 use comity_types::Delivery;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-const HOUR: u64 = 3_600_000;
-/// 2026-11-21T00:00:00Z.
-const NOW: u64 = 1_795_219_200_000;
+use super::bundle::{self, HOUR};
 
 /// The examples without their rules, and these.
 fn files(rules: &str) -> Vec<SourceFile> {
@@ -22,7 +20,7 @@ fn files(rules: &str) -> Vec<SourceFile> {
     files
 }
 
-fn bundle(rules: &str) -> Bundle {
+fn with(rules: &str) -> Bundle {
     load(files(rules)).unwrap_or_else(|problems| panic!("{}", render_problems(&problems)))
 }
 
@@ -33,24 +31,13 @@ fn rule(name: &str, spec: &str) -> String {
     )
 }
 
+/// What `poly-ml` asks for, in milli-GPU.
 fn ask<'f>(donor: &'f str, class: &'f str, gpus_milli: u64) -> BorrowFacts<'f> {
-    BorrowFacts {
-        tenant: "poly-ml",
-        origin_cluster: "polytech-campus",
-        donor_cluster: donor,
-        class,
-        gpus_milli,
-        beside_milli: 0,
-        delivery: Delivery::Namespace,
-        duration_ms: HOUR,
-        notice_ms: None,
-        now_ms: NOW,
-        in_use: InUse::default(),
-    }
+    BorrowFacts { gpus_milli, ..bundle::ask(donor, class, 1) }
 }
 
 fn is_denied(rules: &str, facts: &BorrowFacts<'_>) -> bool {
-    match bundle(rules).may_borrow(facts) {
+    match with(rules).may_borrow(facts) {
         Decision::Allow(_) => false,
         Decision::Deny(denial) => {
             assert_eq!(denial.code, DenyCode::Rule, "{denial}");
@@ -84,7 +71,7 @@ fn every_field_has_its_value() {
 #[test]
 fn a_denial_has_message_place_and_remedy() {
     let rules = rule("quiet", "deny: donor.name == 'ncc-main'");
-    let Decision::Deny(denial) = bundle(&rules).may_borrow(&ask("ncc-main", "frontier", 1_000)) else {
+    let Decision::Deny(denial) = with(&rules).may_borrow(&ask("ncc-main", "frontier", 1_000)) else {
         panic!("allowed")
     };
     assert_eq!(denial.message, "because of quiet (rule `quiet` denies it)");
@@ -92,12 +79,12 @@ fn a_denial_has_message_place_and_remedy() {
     assert_eq!(denial.by[0].to_string(), "Rule quiet (rules.yaml:6)");
     assert!(!denial.code.may_pass());
     let rules = rule("loud", "require: donor.name == 'ncc-main'");
-    let Decision::Allow(allowance) = bundle(&rules).may_borrow(&ask("ncc-main", "frontier", 1_000)) else {
+    let Decision::Allow(allowance) = with(&rules).may_borrow(&ask("ncc-main", "frontier", 1_000)) else {
         panic!("denied")
     };
     assert!(allowance.because.iter().any(|document| document.to_string() == "Rule loud (rules.yaml:6)"));
     // Permission comes first: a rule says nothing about what nobody may borrow anyway.
-    let nothing = bundle(&rule("all", "deny: request.durationSeconds > 0"));
+    let nothing = with(&rule("all", "deny: request.durationSeconds > 0"));
     let decision = nothing.may_borrow(&BorrowFacts { tenant: "nobody", ..ask("ncc-main", "frontier", 1_000) });
     assert_eq!(decision.denial().map(|denial| denial.code), Some(DenyCode::UnknownTenant));
 }
@@ -113,11 +100,11 @@ fn what_cannot_be_evaluated_denies() {
         for effect in ["deny", "require"] {
             let rules = rule("x", &format!("{effect}: {condition}"));
             assert!(is_denied(&rules, &facts), "{effect}: {condition}");
-            let decision = bundle(&rules).may_borrow(&facts);
+            let decision = with(&rules).may_borrow(&facts);
             let message = &decision.denial().unwrap().message;
             assert!(message.contains("because of x (rule `x` cannot be evaluated"), "{message}");
         }
-        let warned = bundle(&rule("x", &format!("warn: {condition}"))).rule_warnings(&facts, None);
+        let warned = with(&rule("x", &format!("warn: {condition}"))).rule_warnings(&facts, None);
         assert_eq!(warned, ["because of x (Rule x (rules.yaml:6))"]);
     }
 }
@@ -125,7 +112,7 @@ fn what_cannot_be_evaluated_denies() {
 #[test]
 fn warnings_are_told_and_deny_nothing() {
     let rules = rule("b", "warn: request.durationSeconds >= 3600") + &rule("a", "warn: request.durationSeconds > 3600");
-    let bundle = bundle(&rules);
+    let bundle = with(&rules);
     let facts = ask("ncc-main", "frontier", 1_000);
     assert!(bundle.may_borrow(&facts).denial().is_none());
     assert_eq!(bundle.rule_warnings(&facts, None), ["because of b (Rule b (rules.yaml:6))"]);
@@ -138,7 +125,7 @@ fn preferences_add_up() {
         rule("cheap", "prefer: class.name != '' && class.priceCredits.isLessThan(quantity('5'))"),
         rule("broken", "prefer: semver(donor.region).major() == 1"),
     ];
-    let bundle = bundle(&rules.concat());
+    let bundle = with(&rules.concat());
     let facts = PreferenceFacts {
         tenant: "poly-ml",
         origin_cluster: "polytech-campus",
@@ -235,7 +222,7 @@ proptest! {
         facts in any_facts(),
     ) {
         let more = rules.concat() + &rule("more", &format!("{effect}: \"{condition}\""));
-        let (before, after) = (bundle(&rules.concat()).may_borrow(&facts), bundle(&more).may_borrow(&facts));
+        let (before, after) = (with(&rules.concat()).may_borrow(&facts), with(&more).may_borrow(&facts));
         prop_assert!(before.denial().is_none() || after.denial().is_some(), "{after:?}");
     }
 
@@ -246,7 +233,7 @@ proptest! {
     ) {
         prop_assume!(is_possible((effect, condition)));
         let more = rule("more", &format!("{effect}: \"{condition}\""));
-        let (before, after) = (bundle(&rules.concat()), bundle(&(rules.concat() + &more)));
+        let (before, after) = (with(&rules.concat()), with(&(rules.concat() + &more)));
         prop_assert_eq!(before.may_borrow(&facts), after.may_borrow(&facts));
     }
 
