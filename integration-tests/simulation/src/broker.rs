@@ -51,9 +51,17 @@ impl Broker {
     /// # Errors
     /// When the core refuses the policy or a cluster.
     pub(crate) fn joined(policy: String, clusters: &[ClusterId], now: Timestamp) -> Result<Self, Refusal> {
+        Self::joined_under(one_file(policy), clusters, now)
+    }
+
+    /// Like [`joined`](Self::joined), under a bundle whose time zones are resolved.
+    ///
+    /// # Errors
+    /// When the core refuses the policy or a cluster.
+    pub(crate) fn joined_under(policy: BundleSource, clusters: &[ClusterId], now: Timestamp) -> Result<Self, Refusal> {
         let class = ClassName::parse("gpu", "class")?;
         let mut broker = Self { state: State::default(), planner: Planner::default(), now, class, members: Vec::new() };
-        broker.apply_policy(policy)?;
+        broker.apply_bundle(policy)?;
         for cluster in clusters.iter().cloned() {
             let secret_sha256 = format!("{cluster:0>64}");
             let (ttl, identity_key) = (Millis::from_hours(1), format!("ed25519:{cluster}"));
@@ -90,13 +98,11 @@ impl Broker {
 
     /// Replaces the policy.
     pub(crate) fn apply_policy(&mut self, text: String) -> Result<(), Refusal> {
-        let files = vec![SourceFile { path: "terms.yaml".to_owned(), text }];
-        self.apply(Command::ApplyPolicy(ApplyPolicy {
-            source: BundleSource::of_files(files),
-            force: false,
-            expected_hash: None,
-        }))
-        .map(drop)
+        self.apply_bundle(one_file(text))
+    }
+
+    fn apply_bundle(&mut self, source: BundleSource) -> Result<(), Refusal> {
+        self.apply(Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: None })).map(drop)
     }
 
     /// Marks clusters as connected or silent.
@@ -225,6 +231,10 @@ impl Broker {
             .map_err(|illegal| Refusal::new(Code::WrongState, illegal.to_string(), "mend the core"))?;
         applied.reply
     }
+}
+
+fn one_file(text: String) -> BundleSource {
+    BundleSource::of_files(vec![SourceFile { path: "terms.yaml".to_owned(), text }])
 }
 
 fn unexpected(reply: &ReplyBody) -> Refusal {

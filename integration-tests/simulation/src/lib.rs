@@ -13,6 +13,7 @@ pub mod arrivals;
 pub mod batching;
 pub mod bound;
 pub mod broker;
+pub mod campus;
 pub mod failures;
 pub mod federation;
 pub mod month;

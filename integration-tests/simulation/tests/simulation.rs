@@ -3,6 +3,8 @@
 
 #[path = "simulation/batching.rs"]
 mod batching;
+#[path = "simulation/campus.rs"]
+mod campus;
 #[path = "simulation/failures.rs"]
 mod failures;
 #[path = "simulation/federation.rs"]

@@ -21,6 +21,8 @@ const DEFAULT_MEMORY_MIB: u64 = 1_024_000;
 const MAX_NODE_GPUS: u64 = 64;
 /// Most nodes that one entry stands for.
 const MAX_NODES: u64 = 1_000;
+/// Most leases that one entry stands for.
+const MAX_LEASES: u64 = 1_000;
 const MIB: u64 = 1 << 20;
 
 /// A cluster that has joined and is connected, unless it is silent.
@@ -118,7 +120,7 @@ impl Given {
         Some(Self {
             now_ms: now,
             clusters: clusters.unwrap_or_default(),
-            leases: leases.unwrap_or_default(),
+            leases: leases.into_iter().flatten().flatten().collect(),
             waiting: waiting.unwrap_or_default(),
         })
     }
@@ -260,16 +262,21 @@ fn read_sharing(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Op
     })
 }
 
-fn read_lease(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<GivenLease> {
+/// The leases of one entry: `count` of them are named `NAME-1`, `NAME-2` and so on.
+fn read_lease(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<Vec<GivenLease>> {
     let mut fields = Fields::open(node, path, reader)?;
     let name = fields.required("name", reader).and_then(|(path, node)| reader.name(&path, node));
+    let count = fields.optional("count", reader).map(|(path, node)| reader.number(&path, node, 1, MAX_LEASES));
     let donor = fields
         .required("donor", reader)
         .and_then(|(path, node)| reader.reference(&path, node, Target::EnrolledCluster));
     let age_ms = read_age(&mut fields, reader);
     let request = AskedRequest::read_fields(&mut fields, reader);
     fields.finish(reader);
-    Some(GivenLease { name: name?, donor: donor?, age_ms, request: request? })
+    let lease = GivenLease { name: name?, donor: donor?, age_ms, request: request? };
+    let Some(count) = count else { return Some(vec![lease]) };
+    let numbered = |number: u64| GivenLease { name: format!("{}-{number}", lease.name), ..lease.clone() };
+    Some((1..=count?).map(numbered).collect())
 }
 
 fn read_waiting(reader: &mut FieldReader<'_, '_>, path: &str, node: &Node) -> Option<WaitingRequest> {
