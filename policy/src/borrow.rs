@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::documents::DocRef;
 
+pub use gpu_time::{Booking, GpuTimeTable};
 pub use rules::PreferenceFacts;
 pub use usage::{LeaseUse, UsageTable};
 
@@ -15,6 +16,7 @@ mod citations;
 mod decide;
 mod denials;
 mod find_agreement;
+mod gpu_time;
 mod rules;
 mod schedules;
 mod usage;
@@ -69,6 +71,21 @@ pub struct InUse<'f> {
     pub lent_by_donor: Option<&'f BTreeMap<String, BTreeMap<String, u64>>>,
     /// Lent under each agreement, in milli-GPU; `None` for no leases.
     pub lent_under_agreement: Option<&'f BTreeMap<String, u64>>,
+    /// GPU-time; `None` for none.
+    pub gpu_time: Option<GpuTimeFacts<'f>>,
+}
+
+/// GPU-time that limits on a lease count.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuTimeFacts<'f> {
+    /// What other leases have used and booked.
+    pub booked: &'f GpuTimeTable,
+    /// GPUs that the lease books, in milli-GPU; less than it has, where it replaces another one.
+    pub gpus_milli: u64,
+    /// The latest end of the lease, in milliseconds since 1970.
+    pub until_ms: u64,
+    /// The longest time that it books, in milliseconds.
+    pub most_ms: u64,
 }
 
 impl InUse<'_> {
@@ -196,6 +213,8 @@ pub enum DenyCode {
     ScheduleEndsTooSoon,
     /// A quota is in use.
     QuotaExhausted,
+    /// The GPU-hours of a quota are used or reserved.
+    GpuHoursExhausted,
     /// The limit of the donor or of its lending term is in use.
     DonorExhausted,
 }
@@ -228,12 +247,13 @@ impl DenyCode {
             Self::OutsideSchedule => "outside-schedule",
             Self::ScheduleEndsTooSoon => "schedule-ends-too-soon",
             Self::QuotaExhausted => "quota-exhausted",
+            Self::GpuHoursExhausted => "gpu-hours-exhausted",
             Self::DonorExhausted => "donor-exhausted",
         }
     }
 
-    /// Whether the denial can go away without a change of policy, because leases end, agreements begin and schedules
-    /// open.
+    /// Whether the denial can go away without a change of policy, because leases end, periods of quotas and agreements
+    /// begin, and schedules open.
     #[must_use]
     pub const fn may_pass(self) -> bool {
         matches!(
@@ -243,6 +263,7 @@ impl DenyCode {
                 | Self::OutsideSchedule
                 | Self::ScheduleEndsTooSoon
                 | Self::QuotaExhausted
+                | Self::GpuHoursExhausted
                 | Self::DonorExhausted
         )
     }

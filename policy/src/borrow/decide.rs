@@ -3,9 +3,10 @@
 use super::citations::Citations;
 use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
 use super::find_agreement::find_agreement;
+use super::gpu_time::check_gpu_time;
 use super::rules::check_rules;
 use super::schedules::check_when;
-use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode};
+use super::{Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode};
 use crate::bundle::Bundle;
 use crate::documents::{Agreement, Cluster, Document, LendTerm, Quota, QuotaSubject, Tenant};
 
@@ -239,18 +240,36 @@ fn check_quotas(
     tenant: &Document<Tenant>,
     citations: &mut Citations,
 ) -> CheckResult<()> {
-    let names = bundle.quotas_by_tenant.get(&tenant.name).map_or(&[][..], Vec::as_slice);
-    let quotas = names.iter().filter_map(|name| bundle.quotas.get(name));
-    let covers_class = |quota: &&Document<Quota>| quota.spec.class.as_deref().is_none_or(|class| class == facts.class);
+    let quotas = bundle.quotas_of(&tenant.name).filter(|quota| quota.spec.covers_class(facts.class));
     let is_in_force = |quota: &&Document<Quota>| {
         let phase = quota.spec.when.as_ref().and_then(|when| bundle.phase_of(when, facts.now_ms));
         phase.is_none_or(|phase| phase.is_open)
     };
-    for quota in quotas.filter(covers_class).filter(is_in_force) {
+    for quota in quotas.filter(is_in_force) {
         check_quota(facts, quota)?;
-        citations.push(|| quota.cite("maxConcurrentGpus"));
+        check_gpu_hours(bundle, facts, quota)?;
+        let hours_only = quota.spec.gpu_hours.is_some() && quota.spec.max_concurrent_gpus_milli.is_none();
+        citations.push(|| quota.cite(if hours_only { "gpuHours" } else { "maxConcurrentGpus" }));
     }
     Ok(())
+}
+
+fn check_gpu_hours(bundle: &Bundle, facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<()> {
+    let (gpus_milli, most_ms) = (facts.gpus_milli, facts.duration_ms);
+    let mut booking = Booking {
+        tenant: facts.tenant,
+        class: facts.class,
+        gpus_milli,
+        from_ms: facts.now_ms,
+        until_ms: facts.now_ms.saturating_add(most_ms),
+        most_ms,
+    };
+    let known = facts.in_use.gpu_time;
+    if let Some(known) = known {
+        let (until_ms, most_ms) = (known.until_ms, known.most_ms);
+        booking = Booking { gpus_milli: known.gpus_milli, until_ms, most_ms, ..booking };
+    }
+    check_gpu_time(bundle, quota, known.map(|known| known.booked), &booking)
 }
 
 fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<()> {
@@ -283,8 +302,7 @@ fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<
         QuotaSubject::Tenant(tenant) => format!("tenant `{tenant}`"),
         QuotaSubject::Institution(institution) => format!("institution `{institution}`"),
     };
-    let class = quota.spec.class.as_ref().map_or_else(String::new, |class| format!(" of class `{class}`"));
-    let limit = format!("quota `{name}` for {subject}{class}");
+    let limit = format!("quota `{name}` for {subject}{}", quota.spec.shown_class());
     headroom.deny(DenyCode::QuotaExhausted, &limit, quota.cite("maxConcurrentGpus"))
 }
 

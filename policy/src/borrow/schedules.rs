@@ -19,8 +19,8 @@ impl Bundle {
         })
     }
 
-    /// The next time after `after_ms` at which time alone changes a decision: a schedule opens or closes, or an
-    /// agreement begins or ends. In milliseconds since 1970.
+    /// The next time after `after_ms` at which time alone changes a decision: a schedule opens or closes, an agreement
+    /// begins or ends, or the period of a quota ends. In milliseconds since 1970.
     #[must_use]
     pub fn next_change_ms(&self, after_ms: u64) -> Option<u64> {
         let schedules = self.schedules.values().filter_map(|schedule| {
@@ -31,7 +31,8 @@ impl Bundle {
             let ended_ms = agreement.spec.until_ms.map(|until_ms| until_ms.saturating_add(1));
             [agreement.spec.from_ms, ended_ms].into_iter().flatten()
         });
-        schedules.chain(agreements).filter(|at_ms| *at_ms > after_ms).min()
+        let periods = self.quotas.keys().filter_map(|quota| Some(self.gpu_time_limit(quota, after_ms)?.1.end_ms));
+        schedules.chain(agreements).chain(periods).filter(|at_ms| *at_ms > after_ms).min()
     }
 }
 

@@ -88,6 +88,7 @@ impl UsageTable {
             institution_class_milli: of_class(by_institution),
             lent_by_donor: self.by_donor.get(donor),
             lent_under_agreement: Some(&self.by_agreement),
+            gpu_time: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{ReclaimLimit, Spec, When};
+use super::{GpuHours, ReclaimLimit, Spec, When};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields, Target};
@@ -17,6 +17,8 @@ pub struct Quota {
     pub class: Option<String>,
     /// `maxConcurrentGpus`: most GPUs borrowed at a time, in milli-GPU.
     pub max_concurrent_gpus_milli: Option<u64>,
+    /// `gpuHours`: most GPU-time in a calendar period.
+    pub gpu_hours: Option<GpuHours>,
     /// `maxGpusPerRequest`, in milli-GPU.
     pub max_gpus_per_request_milli: Option<u64>,
     /// `maxLeaseDuration`, in milliseconds.
@@ -37,6 +39,19 @@ pub enum QuotaSubject {
     Tenant(String),
     /// All tenants of an institution together.
     Institution(String),
+}
+
+impl Quota {
+    /// Whether it limits GPUs of a class.
+    #[must_use]
+    pub fn covers_class(&self, class: &str) -> bool {
+        self.class.as_deref().is_none_or(|limited| limited == class)
+    }
+
+    /// The limited class in messages: `` of class `large` ``, or nothing.
+    pub(crate) fn shown_class(&self) -> String {
+        self.class.as_ref().map_or_else(String::new, |class| format!(" of class `{class}`"))
+    }
 }
 
 impl Spec for Quota {
@@ -67,25 +82,28 @@ impl Spec for Quota {
             class_field.and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::GpuClass)));
         let when = When::read(fields, reader);
         let concurrent = fields.optional("maxConcurrentGpus", reader);
+        let hours = fields.optional("gpuHours", reader);
         let per_request = fields.optional("maxGpusPerRequest", reader);
         let longest = fields.optional("maxLeaseDuration", reader);
         let idle = fields.optional("idleRelease", reader);
         let reclaims = fields.optional("maxReclaims", reader);
-        let limits = [concurrent, per_request, longest, idle, reclaims];
+        let limits = [concurrent, hours, per_request, longest, idle, reclaims];
         if limits.iter().all(Option::is_none) {
             let message = format!("{} limits nothing", reader.label);
-            let remedy =
-                "add `maxConcurrentGpus`, `maxGpusPerRequest`, `maxLeaseDuration`, `idleRelease` or `maxReclaims`";
+            let remedy = "add `maxConcurrentGpus`, `gpuHours`, `maxGpusPerRequest`, `maxLeaseDuration`, `idleRelease` or \
+                          `maxReclaims`";
             reader.problems.at(whole, ProblemCode::MissingField, message, remedy);
         }
-        let [concurrent, per_request, longest, idle, reclaims] = limits;
-        if let (Some(when), Some((path, node))) = (&when, idle.as_ref().or(reclaims.as_ref())) {
+        let [concurrent, hours, per_request, longest, idle, reclaims] = limits;
+        let always = hours.as_ref().or(idle.as_ref()).or(reclaims.as_ref());
+        if let (Some(when), Some((path, node))) = (&when, always) {
             let message =
                 format!("`{path}` of {} is in force always, but the quota has `{}`", reader.label, when.field());
-            let remedy = "put it into a Quota of its own: a schedule limits new leases only";
+            let remedy = "put it into a Quota of its own: a schedule varies the limits on the GPUs of new leases only";
             reader.problems.at(node.place, ProblemCode::Contradiction, message, remedy);
         }
         let concurrent = concurrent.and_then(|(path, node)| reader.gpus_milli(&path, node));
+        let hours = hours.and_then(|(path, node)| GpuHours::read(&path, node, reader));
         let per_request = per_request.and_then(|(path, node)| reader.positive_gpus_milli(&path, node));
         let longest = longest.and_then(|(path, node)| reader.positive_duration_ms(&path, node));
         let idle = idle.and_then(|(path, node)| reader.idle_release_ms(&path, node));
@@ -97,6 +115,7 @@ impl Spec for Quota {
             subject: tenant.map(QuotaSubject::Tenant).or(institution.map(QuotaSubject::Institution))?,
             class,
             max_concurrent_gpus_milli: concurrent,
+            gpu_hours: hours,
             max_gpus_per_request_milli: per_request,
             max_lease_duration_ms: longest,
             idle_release_ms: idle,
