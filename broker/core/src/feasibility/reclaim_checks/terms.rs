@@ -54,6 +54,7 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
         | DenyCode::AgreementEndsTooSoon
         | DenyCode::AgreementExhausted
         | DenyCode::QuotaExhausted
+        | DenyCode::GpuHoursExhausted
         | DenyCode::DonorExhausted => false,
     };
     ends_leases.then(|| code.as_str())

@@ -7,6 +7,7 @@ use comity_types::{
 use serde::{Deserialize, Serialize};
 
 use crate::model::demand::{GpuDemand, Topology};
+use crate::model::meter::Meter;
 use crate::model::placement::Placement;
 use crate::model::reclaim::{Reclaim, ReclaimReason};
 use crate::model::refusal::Refusal;
@@ -67,6 +68,12 @@ pub struct Lease {
     pub placed_at: Timestamp,
     /// When the hold ends.
     pub hold_until: Timestamp,
+    /// When it ends at the latest, unless renewed: with its gang, or when the lease that it replaces would have. `None` if
+    /// it has a term of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_by: Option<Timestamp>,
+    /// Whether its GPU-time counts against quotas.
+    pub meter: Meter,
     /// When it became active.
     pub active_at: Option<Timestamp>,
     /// Expiry unless renewed; set with `active_at`.

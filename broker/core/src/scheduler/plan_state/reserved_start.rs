@@ -26,9 +26,8 @@ impl ReservedStart<'_> {
 
     /// Takes the reserved parts in `snapshot`.
     pub(crate) fn take(&self, snapshot: &mut Snapshot<'_>) {
-        let tenant = self.request.spec.tenant.as_str();
         for FeasiblePlacement { placement, class, agreement, .. } in &self.start.found {
-            snapshot.take(tenant, class, agreement.as_deref(), placement);
+            snapshot.take(&self.request.spec, class, agreement.as_deref(), placement);
         }
     }
 
