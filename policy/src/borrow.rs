@@ -6,9 +6,9 @@ use std::fmt;
 use comity_types::Delivery;
 use serde::{Deserialize, Serialize};
 
-use crate::documents::DocRef;
+use crate::documents::{DocRef, QuotaSubject};
 
-pub use gpu_time::{Booking, GpuTimeTable};
+pub use gpu_time::{Booking, GpuTimeTable, LimitKey};
 pub use rules::PreferenceFacts;
 pub use usage::{LeaseUse, UsageTable};
 
@@ -26,6 +26,8 @@ mod usage;
 pub struct BorrowFacts<'f> {
     /// The borrowing tenant.
     pub tenant: &'f str,
+    /// Who submits the request; empty if unknown, so that limits on each user do not count.
+    pub user: &'f str,
     /// The cluster of the request.
     pub origin_cluster: &'f str,
     /// The cluster that would lend.
@@ -59,14 +61,14 @@ impl BorrowFacts<'_> {
 /// GPUs in use that limits on a lease count; see [`UsageTable::in_use`]. The default is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InUse<'f> {
-    /// Borrowed by the tenant, all classes, in milli-GPU.
-    pub tenant_milli: u64,
-    /// Borrowed by the tenant in this class, in milli-GPU.
-    pub tenant_class_milli: u64,
-    /// Borrowed by all tenants of the institution, all classes, in milli-GPU.
-    pub institution_milli: u64,
-    /// Borrowed by all tenants of the institution in this class, in milli-GPU.
-    pub institution_class_milli: u64,
+    /// Borrowed by the tenant, by class, in milli-GPU; `None` for no leases.
+    pub by_tenant: Option<&'f BTreeMap<String, u64>>,
+    /// Borrowed by all tenants of the institution, by class.
+    pub by_institution: Option<&'f BTreeMap<String, u64>>,
+    /// Borrowed by the tenant for requests of the user, by class.
+    pub by_tenant_user: Option<&'f BTreeMap<String, u64>>,
+    /// Borrowed by all tenants of the institution for requests of the user, by class.
+    pub by_institution_user: Option<&'f BTreeMap<String, u64>>,
     /// Lent by the donor, by tenant and class, in milli-GPU; `None` for no leases.
     pub lent_by_donor: Option<&'f BTreeMap<String, BTreeMap<String, u64>>>,
     /// Lent under each agreement, in milli-GPU; `None` for no leases.
@@ -88,7 +90,29 @@ pub struct GpuTimeFacts<'f> {
     pub most_ms: u64,
 }
 
+/// The sum over the classes that count, in milli-GPU.
+pub(crate) fn milli_of(by_class: Option<&BTreeMap<String, u64>>, counts: impl Fn(&str) -> bool) -> u64 {
+    let counted = by_class.into_iter().flatten().filter(|(class, _)| counts(class));
+    counted.fold(0, |sum, (_, milli)| sum.saturating_add(*milli))
+}
+
 impl InUse<'_> {
+    /// GPUs borrowed by the tenant, in milli-GPU.
+    #[must_use]
+    pub fn tenant_milli(&self) -> u64 {
+        milli_of(self.by_tenant, |_| true)
+    }
+
+    /// What a quota on `subject` counts, by class; for a limit on each user what the user has.
+    pub(crate) fn of_quota(&self, subject: &QuotaSubject, per_user: bool) -> Option<&BTreeMap<String, u64>> {
+        match (subject, per_user) {
+            (QuotaSubject::Tenant(_), false) => self.by_tenant,
+            (QuotaSubject::Tenant(_), true) => self.by_tenant_user,
+            (QuotaSubject::Institution(_), false) => self.by_institution,
+            (QuotaSubject::Institution(_), true) => self.by_institution_user,
+        }
+    }
+
     /// GPUs lent by the donor, in milli-GPU.
     #[must_use]
     pub fn lent_by_donor_milli(&self) -> u64 {

@@ -37,7 +37,7 @@ mod warnings;
 
 pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus};
 pub use borrow::{
-    Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse,
+    Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey,
     PreferenceFacts, UsageTable,
 };
 pub use bundle::{
@@ -49,7 +49,7 @@ pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, read_directory, read_test_files, scan_directory};
 pub use documents::{
     Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, GpuHours, Institution, LendTerm,
-    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Rule, RuleEffect, Schedule,
+    Limits, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Rule, RuleEffect, Schedule,
     SourceLocation, Tenant, TenantRole, When, Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};

@@ -6,9 +6,9 @@ use super::find_agreement::find_agreement;
 use super::gpu_time::check_gpu_time;
 use super::rules::check_rules;
 use super::schedules::check_when;
-use super::{Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode};
+use super::{Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, milli_of};
 use crate::bundle::Bundle;
-use crate::documents::{Agreement, Cluster, Document, LendTerm, Quota, QuotaSubject, Tenant};
+use crate::documents::{Agreement, Cluster, Document, LendTerm, Quota, Tenant};
 
 impl Bundle {
     /// Whether a tenant may borrow. Every input has an answer. A denial names the first reason and a remedy.
@@ -248,8 +248,7 @@ fn check_quotas(
     for quota in quotas.filter(is_in_force) {
         check_quota(facts, quota)?;
         check_gpu_hours(bundle, facts, quota)?;
-        let hours_only = quota.spec.gpu_hours.is_some() && quota.spec.max_concurrent_gpus_milli.is_none();
-        citations.push(|| quota.cite(if hours_only { "gpuHours" } else { "maxConcurrentGpus" }));
+        citations.push(|| quota.cite(quota.spec.first_limit()));
     }
     Ok(())
 }
@@ -258,6 +257,7 @@ fn check_gpu_hours(bundle: &Bundle, facts: &BorrowFacts<'_>, quota: &Document<Qu
     let (gpus_milli, most_ms) = (facts.gpus_milli, facts.duration_ms);
     let mut booking = Booking {
         tenant: facts.tenant,
+        user: facts.user,
         class: facts.class,
         gpus_milli,
         from_ms: facts.now_ms,
@@ -285,25 +285,26 @@ fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<
         let limit = format!("quota `{name}` allows leases");
         return deny_duration(facts, &limit, max_ms, quota.cite("maxLeaseDuration"));
     }
-    let Some(max_milli) = quota.spec.max_concurrent_gpus_milli else {
-        return Ok(());
+    check_concurrent(facts, quota, false)?;
+    if facts.user.is_empty() { Ok(()) } else { check_concurrent(facts, quota, true) }
+}
+
+/// Checks the GPUs borrowed at a time: of the subject, or of the user alone.
+fn check_concurrent(facts: &BorrowFacts<'_>, quota: &Document<Quota>, per_user: bool) -> CheckResult<()> {
+    let spec = &quota.spec;
+    let (max_milli, field) = if per_user {
+        let limits = spec.per_user.as_ref();
+        (limits.and_then(|limits| limits.max_concurrent_gpus_milli), "perUser.maxConcurrentGpus")
+    } else {
+        (spec.max_concurrent_gpus_milli, "maxConcurrentGpus")
     };
-    let used_milli = match (&quota.spec.subject, &quota.spec.class) {
-        (QuotaSubject::Tenant(_), None) => facts.in_use.tenant_milli,
-        (QuotaSubject::Tenant(_), Some(_)) => facts.in_use.tenant_class_milli,
-        (QuotaSubject::Institution(_), None) => facts.in_use.institution_milli,
-        (QuotaSubject::Institution(_), Some(_)) => facts.in_use.institution_class_milli,
-    };
+    let Some(max_milli) = max_milli else { return Ok(()) };
+    let used_milli = milli_of(facts.in_use.of_quota(&spec.subject, per_user), |class| spec.covers_class(class));
     let headroom = Headroom { max_milli, used_milli, requested_milli: facts.gpus_milli };
     if headroom.fits() {
         return Ok(());
     }
-    let subject = match &quota.spec.subject {
-        QuotaSubject::Tenant(tenant) => format!("tenant `{tenant}`"),
-        QuotaSubject::Institution(institution) => format!("institution `{institution}`"),
-    };
-    let limit = format!("quota `{name}` for {subject}{}", quota.spec.shown_class());
-    headroom.deny(DenyCode::QuotaExhausted, &limit, quota.cite("maxConcurrentGpus"))
+    headroom.deny(DenyCode::QuotaExhausted, &spec.shown(&quota.name, per_user), quota.cite(field))
 }
 
 /// Checks the donor's own limits: one lending term and the cluster need headroom.

@@ -12,7 +12,7 @@ use super::denials::{CheckResult, deny};
 use crate::amounts::{GPU_HOUR, show_duration, show_gpu_hours, show_time};
 use crate::bundle::Bundle;
 use crate::calendar::{CalendarPeriod, TimeSpan, ZoneRules};
-use crate::documents::{Document, GpuHours, Quota, QuotaSubject};
+use crate::documents::{DocRef, Document, GpuHours, Quota};
 
 /// Periods of one booking that count: more than ten years of days.
 const MAX_PERIODS: usize = 3_700;
@@ -25,6 +25,8 @@ const DAY_MS: u64 = 86_400_000;
 pub struct Booking<'b> {
     /// The tenant that borrows.
     pub tenant: &'b str,
+    /// Who submitted the request; empty if unknown.
+    pub user: &'b str,
     /// The class of the GPUs.
     pub class: &'b str,
     /// GPUs, in milli-GPU.
@@ -51,11 +53,20 @@ impl Booking<'_> {
     }
 }
 
-/// GPU-time in thousandths of a GPU × milliseconds, by quota and begin of the period.
+/// What a limit on GPU-time counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LimitKey<'k> {
+    /// The Quota document.
+    pub quota: &'k str,
+    /// The user, for a limit on each; empty for the limit on all together.
+    pub user: &'k str,
+}
+
+/// GPU-time in thousandths of a GPU × milliseconds, by quota, user and begin of the period.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct GpuTimeTable {
-    by_quota: BTreeMap<String, BTreeMap<u64, u128>>,
+    by_quota: BTreeMap<String, BTreeMap<String, BTreeMap<u64, u128>>>,
 }
 
 impl GpuTimeTable {
@@ -65,35 +76,33 @@ impl GpuTimeTable {
         self.by_quota.is_empty()
     }
 
-    /// The GPU-time of a quota in the period that begins at `start_ms`.
+    /// The GPU-time of a limit in the period that begins at `start_ms`.
     #[must_use]
-    pub fn get(&self, quota: &str, start_ms: u64) -> u128 {
-        self.by_quota.get(quota).and_then(|periods| periods.get(&start_ms)).copied().unwrap_or(0)
+    pub fn get(&self, key: LimitKey<'_>, start_ms: u64) -> u128 {
+        let periods = self.by_quota.get(key.quota).and_then(|users| users.get(key.user));
+        periods.and_then(|periods| periods.get(&start_ms)).copied().unwrap_or(0)
     }
 
-    /// All entries: quota, begin of the period, GPU-time.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, u64, u128)> {
-        let by_quota = self.by_quota.iter();
-        by_quota.flat_map(|(quota, periods)| periods.iter().map(move |(start, time)| (quota.as_str(), *start, *time)))
+    /// All entries: limit, begin of the period, GPU-time.
+    pub fn iter(&self) -> impl Iterator<Item = (LimitKey<'_>, u64, u128)> {
+        let users = self.by_quota.iter().flat_map(|(quota, users)| users.iter().map(move |it| (quota, it)));
+        users.flat_map(|(quota, (user, periods))| {
+            periods.iter().map(move |(start, time)| (LimitKey { quota, user }, *start, *time))
+        })
     }
 
-    /// Adds GPU-time. Clones the name only for a new entry.
-    pub fn add(&mut self, quota: &str, start_ms: u64, time: u128) {
-        if time == 0 {
-            return;
-        }
-        if !self.by_quota.contains_key(quota) {
-            self.by_quota.insert(quota.to_owned(), BTreeMap::new());
-        }
-        if let Some(periods) = self.by_quota.get_mut(quota) {
-            let sum = periods.entry(start_ms).or_default();
+    /// Adds GPU-time. Clones the names only for a new entry.
+    pub fn add(&mut self, key: LimitKey<'_>, start_ms: u64, time: u128) {
+        if time > 0 {
+            let sum = entry(entry(&mut self.by_quota, key.quota), key.user).entry(start_ms).or_default();
             *sum = sum.saturating_add(time);
         }
     }
 
     /// Subtracts GPU-time that was added before. Empty entries disappear, so that equal tables compare equal.
-    pub fn remove(&mut self, quota: &str, start_ms: u64, time: u128) {
-        let Some(periods) = self.by_quota.get_mut(quota) else { return };
+    pub fn remove(&mut self, key: LimitKey<'_>, start_ms: u64, time: u128) {
+        let Some(users) = self.by_quota.get_mut(key.quota) else { return };
+        let Some(periods) = users.get_mut(key.user) else { return };
         if let Some(sum) = periods.get_mut(&start_ms) {
             *sum = sum.saturating_sub(time);
             if *sum == 0 {
@@ -101,31 +110,56 @@ impl GpuTimeTable {
             }
         }
         if periods.is_empty() {
-            self.by_quota.remove(quota);
+            users.remove(key.user);
+        }
+        if users.is_empty() {
+            self.by_quota.remove(key.quota);
         }
     }
 
-    /// Keeps the entries for which `keep(quota, start_ms)` holds.
-    pub fn retain(&mut self, mut keep: impl FnMut(&str, u64) -> bool) {
-        for (quota, periods) in &mut self.by_quota {
-            periods.retain(|start, _| keep(quota, *start));
+    /// Keeps the entries for which `keep(limit, start_ms)` holds.
+    pub fn retain(&mut self, mut keep: impl FnMut(LimitKey<'_>, u64) -> bool) {
+        for (quota, users) in &mut self.by_quota {
+            for (user, periods) in users.iter_mut() {
+                periods.retain(|start, _| keep(LimitKey { quota, user }, *start));
+            }
+            users.retain(|_, periods| !periods.is_empty());
         }
-        self.by_quota.retain(|_, periods| !periods.is_empty());
+        self.by_quota.retain(|_, users| !users.is_empty());
     }
+}
+
+/// The value at `key`, or a new one.
+fn entry<'m, T: Default>(map: &'m mut BTreeMap<String, T>, key: &str) -> &'m mut T {
+    if !map.contains_key(key) {
+        map.insert(key.to_owned(), T::default());
+    }
+    map.entry(key.to_owned()).or_default()
 }
 
 /// A limit on GPU-time.
 #[derive(Clone, Copy)]
 struct Limit<'b> {
     quota: &'b Document<Quota>,
+    /// Whether it holds for each user.
+    per_user: bool,
     hours: &'b GpuHours,
     rules: &'b ZoneRules,
 }
 
 impl<'b> Limit<'b> {
-    fn of(bundle: &'b Bundle, quota: &'b Document<Quota>) -> Option<Self> {
-        let hours = quota.spec.gpu_hours.as_ref()?;
-        Some(Self { quota, hours, rules: bundle.source.zones.get(&hours.time_zone)? })
+    fn of(bundle: &'b Bundle, quota: &'b Document<Quota>, per_user: bool) -> Option<Self> {
+        let hours = quota.spec.gpu_hours_of(per_user)?;
+        Some(Self { quota, per_user, hours, rules: bundle.source.zones.get(&hours.time_zone)? })
+    }
+
+    /// The limits of a quota.
+    fn all(bundle: &'b Bundle, quota: &'b Document<Quota>) -> impl Iterator<Item = Self> {
+        [false, true].into_iter().filter_map(|per_user| Self::of(bundle, quota, per_user))
+    }
+
+    fn key<'k>(&'k self, user: &'k str) -> LimitKey<'k> {
+        LimitKey { quota: &self.quota.name, user: if self.per_user { user } else { "" } }
     }
 
     fn span_at(&self, at_ms: u64) -> TimeSpan {
@@ -140,7 +174,7 @@ impl<'b> Limit<'b> {
     }
 
     fn covers(&self, booking: &Booking<'_>) -> bool {
-        self.quota.spec.covers_class(booking.class)
+        self.quota.spec.covers_class(booking.class) && !(self.per_user && booking.user.is_empty())
     }
 
     /// Denies what does not fit.
@@ -157,13 +191,14 @@ impl<'b> Limit<'b> {
         else {
             return Ok(());
         };
+        let user = after().next().map_or("", |booking| booking.user);
         let limit = self.hours.limit();
         for span in self.spans(from_ms, until_ms) {
             let sum = |bookings: &mut dyn Iterator<Item = &Booking<'_>>| {
                 bookings.fold(0_u128, |sum, booking| sum.saturating_add(booking.time_in(span)))
             };
             let (was, becomes) = (sum(&mut before()), sum(&mut after()));
-            let others = booked.map_or(0, |table| table.get(&self.quota.name, span.start_ms)).saturating_sub(was);
+            let others = booked.map_or(0, |table| table.get(self.key(user), span.start_ms)).saturating_sub(was);
             // What only gets less is never denied, even above a limit that was lowered.
             if becomes <= was || others.saturating_add(becomes) <= limit {
                 continue;
@@ -197,16 +232,15 @@ impl<'b> Limit<'b> {
     }
 
     fn subject(&self) -> String {
-        let Quota { subject, .. } = &self.quota.spec;
-        let subject = match subject {
-            QuotaSubject::Tenant(tenant) => format!("tenant `{tenant}`"),
-            QuotaSubject::Institution(institution) => format!("institution `{institution}`"),
-        };
-        format!("quota `{}` for {subject}{}", self.quota.name, self.quota.spec.shown_class())
+        self.quota.spec.shown(&self.quota.name, self.per_user)
+    }
+
+    fn cite(&self) -> DocRef {
+        self.quota.cite(if self.per_user { "perUser.gpuHours.limit" } else { "gpuHours.limit" })
     }
 
     fn deny_for_good(&self, needs: u128) -> CheckResult<()> {
-        let by = self.quota.cite("gpuHours.limit");
+        let by = self.cite();
         let (limit, per) = (show_gpu_hours(self.hours.limit()), self.hours.per);
         let message = format!(
             "{} allows {limit} GPU-hours per {per}, and the request needs {}",
@@ -218,7 +252,7 @@ impl<'b> Limit<'b> {
     }
 
     fn deny(&self, span: TimeSpan, others: u128, needs: u128, fits_ms: u64) -> CheckResult<()> {
-        let by = self.quota.cite("gpuHours.limit");
+        let by = self.cite();
         let (limit, per, end) = (self.hours.limit(), self.hours.per, show_time(span.end_ms));
         let left = limit.saturating_sub(others);
         let message = format!(
@@ -246,7 +280,7 @@ impl Bundle {
     /// Whether a quota limits the GPU-time of a tenant.
     #[must_use]
     pub fn limits_gpu_time_of(&self, tenant: &str) -> bool {
-        self.quotas_of(tenant).any(|quota| quota.spec.gpu_hours.is_some())
+        self.quotas_of(tenant).any(|quota| [false, true].iter().any(|each| quota.spec.gpu_hours_of(*each).is_some()))
     }
 
     /// The quotas that limit a tenant, directly or through its institution.
@@ -256,35 +290,40 @@ impl Bundle {
     }
 
     fn gpu_time_limits_of(&self, tenant: &str) -> impl Iterator<Item = Limit<'_>> {
-        self.quotas_of(tenant).filter_map(|quota| Limit::of(self, quota))
+        self.quotas_of(tenant).flat_map(|quota| Limit::all(self, quota))
     }
 
-    /// Calls `each(quota, period, GPU-time)` for each limit that counts a booking, and each period that it touches.
-    pub fn for_each_period(&self, booking: &Booking<'_>, mut each: impl FnMut(&str, TimeSpan, u128)) {
+    /// Calls `each(limit, period, GPU-time)` for each limit that counts a booking, and each period that it touches.
+    pub fn for_each_period(&self, booking: &Booking<'_>, mut each: impl FnMut(LimitKey<'_>, TimeSpan, u128)) {
         for limit in self.gpu_time_limits_of(booking.tenant).filter(|limit| limit.covers(booking)) {
             for span in limit.spans(booking.from_ms, booking.until_ms) {
-                each(&limit.quota.name, span, booking.time_in(span));
+                each(limit.key(booking.user), span, booking.time_in(span));
             }
         }
     }
 
-    /// The limit of a quota on GPU-time and its period around a time; `None` if it has none.
+    /// A limit on GPU-time and its period around a time; `None` if there is no such limit.
     #[must_use]
-    pub fn gpu_time_limit(&self, quota: &str, at_ms: u64) -> Option<(u128, TimeSpan)> {
-        let limit = Limit::of(self, self.quotas.get(quota)?)?;
+    pub fn gpu_time_limit(&self, key: LimitKey<'_>, at_ms: u64) -> Option<(u128, TimeSpan)> {
+        let limit = Limit::of(self, self.quotas.get(key.quota)?, !key.user.is_empty())?;
         Some((limit.hours.limit(), limit.span_at(at_ms)))
     }
 
-    /// Whether a quota counts the same GPU-time as in another bundle.
+    /// Whether a limit counts the same GPU-time as in another bundle.
     #[must_use]
-    pub fn counts_same_gpu_time(&self, other: &Self, quota: &str) -> bool {
+    pub fn counts_same_gpu_time(&self, other: &Self, key: LimitKey<'_>) -> bool {
         let counted = |bundle: &Self| {
-            let spec = &bundle.quotas.get(quota)?.spec;
-            let hours = spec.gpu_hours.as_ref()?;
-            Some((spec.subject.clone(), spec.class.clone(), hours.per, hours.time_zone.clone()))
+            let spec = &bundle.quotas.get(key.quota)?.spec;
+            let hours = spec.gpu_hours_of(!key.user.is_empty())?;
+            Some((spec.subject.clone(), spec.classes.clone(), hours.per, hours.time_zone.clone()))
         };
         let counted = [self, other].map(counted);
         counted[0].is_some() && counted[0] == counted[1]
+    }
+
+    /// When the periods of limits on GPU-time end that contain a time.
+    pub(crate) fn ends_of_periods(&self, at_ms: u64) -> impl Iterator<Item = u64> {
+        self.quotas.values().flat_map(move |quota| Limit::all(self, quota).map(move |it| it.span_at(at_ms).end_ms))
     }
 
     /// Whether limits on GPU-time allow bookings of one tenant to become others. `booked` has all bookings and use, with
@@ -310,6 +349,6 @@ pub(super) fn check_gpu_time(
     booked: Option<&GpuTimeTable>,
     booking: &Booking<'_>,
 ) -> CheckResult<()> {
-    let Some(limit) = Limit::of(bundle, quota) else { return Ok(()) };
-    limit.check(booked, &[], std::slice::from_ref(booking))
+    let mut limits = Limit::all(bundle, quota);
+    limits.try_for_each(|limit| limit.check(booked, &[], std::slice::from_ref(booking)))
 }

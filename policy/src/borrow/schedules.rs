@@ -31,8 +31,7 @@ impl Bundle {
             let ended_ms = agreement.spec.until_ms.map(|until_ms| until_ms.saturating_add(1));
             [agreement.spec.from_ms, ended_ms].into_iter().flatten()
         });
-        let periods = self.quotas.keys().filter_map(|quota| Some(self.gpu_time_limit(quota, after_ms)?.1.end_ms));
-        schedules.chain(agreements).chain(periods).filter(|at_ms| *at_ms > after_ms).min()
+        schedules.chain(agreements).chain(self.ends_of_periods(after_ms)).filter(|at_ms| *at_ms > after_ms).min()
     }
 }
 

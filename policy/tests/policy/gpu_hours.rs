@@ -1,9 +1,13 @@
 //! Quotas of GPU-hours: how they are read, and that they only ever deny.
 
-use comity_policy::{BorrowFacts, Bundle, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, ProblemCode, SourceFile, load};
+use comity_policy::{
+    BorrowFacts, Bundle, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey, ProblemCode,
+    SourceFile, UsageTable, load,
+};
 use comity_types::Delivery;
 use proptest::prelude::*;
 
+const ALL: LimitKey<'static> = LimitKey { quota: "q", user: "" };
 const HOUR: u64 = 3_600_000;
 /// 2027-01-13T12:00:00+01:00, a Wednesday.
 const NOON: u64 = 1_799_838_000_000;
@@ -55,6 +59,7 @@ fn bundle(quota: &str) -> Bundle {
 fn ask(gpus_milli: u64, duration_ms: u64, now_ms: u64) -> BorrowFacts<'static> {
     BorrowFacts {
         tenant: "team",
+        user: "",
         origin_cluster: "desk",
         donor_cluster: "farm",
         class: "midrange",
@@ -77,6 +82,14 @@ fn wrong_limits_are_named_with_the_remedy() {
         ("gpuHours: {limit: 2000000000, per: day, timeZone: UTC}", ProblemCode::InvalidQuantity, "one billion"),
         ("gpuHours: {limit: 5, per: day, timeZone: Europe/Berln}", ProblemCode::UnknownTimeZone, "`Europe/Berlin`"),
         ("gpuHours: {limit: 5, per: day}", ProblemCode::MissingField, "timeZone"),
+        ("perUser: {}", ProblemCode::MissingField, "add `maxConcurrentGpus` or `gpuHours`"),
+        (
+            "maxConcurrentGpus: 1, perUser: {gpuHours: {limit: 5, per: day, timeZone: UTC}}, during: nights",
+            ProblemCode::Contradiction,
+            "`perUser.gpuHours` of",
+        ),
+        ("classes: [], maxConcurrentGpus: 1", ProblemCode::MissingField, "leave the field out for all"),
+        ("classes: [huge], maxConcurrentGpus: 1", ProblemCode::UnknownReference, "huge"),
         ("gpuHours: {limit: 5, per: day, timeZone: UTC}, during: nights", ProblemCode::Contradiction, "of its own"),
     ] {
         let problems = load(files(&quota(spec))).expect_err(spec);
@@ -96,16 +109,59 @@ fn a_citation_of_an_allowance_names_the_limit() {
 #[test]
 fn what_others_booked_counts_to_the_millisecond() {
     let bundle = bundle(&quota("gpuHours: {limit: 5, per: day, timeZone: Europe/Berlin}"));
-    let (limit, day) = bundle.gpu_time_limit("q", NOON).expect("a limit");
+    let (limit, day) = bundle.gpu_time_limit(ALL, NOON).expect("a limit");
     for (others, code) in [(limit - 1_000 * u128::from(HOUR), None), (limit - 1_000 * u128::from(HOUR) + 1, Some(()))] {
         let mut booked = GpuTimeTable::default();
-        booked.add("q", day.start_ms, others);
+        booked.add(ALL, day.start_ms, others);
         let gpu_time =
             Some(GpuTimeFacts { booked: &booked, gpus_milli: 1_000, until_ms: NOON + 2 * HOUR, most_ms: HOUR });
         let facts = BorrowFacts { in_use: InUse { gpu_time, ..InUse::default() }, ..ask(1_000, HOUR, NOON) };
         let decision = bundle.may_borrow(&facts);
         assert_eq!(decision.denial().map(|it| it.code), code.map(|()| DenyCode::GpuHoursExhausted), "{decision:?}");
     }
+}
+
+#[test]
+fn limits_on_each_user_count_that_user_alone() {
+    let limits = "maxConcurrentGpus: 3, perUser: {maxConcurrentGpus: 2, gpuHours: {limit: 4, per: day, timeZone: UTC}}";
+    let bundle = bundle(&quota(limits));
+    let mut table = UsageTable::default();
+    let of = |user| LeaseUse {
+        tenant: "team",
+        user,
+        institution: "campus",
+        donor: "farm",
+        class: "midrange",
+        agreement: None,
+        gpus_milli: 1_000,
+        replaced: false,
+    };
+    table.add(&of("bo"));
+    let key = LimitKey { quota: "q", user: "bo" };
+    let (_, day) = bundle.gpu_time_limit(key, NOON).expect("a limit");
+    let mut booked = GpuTimeTable::default();
+    booked.add(key, day.start_ms, 3 * 3_600_000_000);
+    let denied = |user: &str, gpus_milli, hours: u64| {
+        let duration_ms = hours * HOUR;
+        let until_ms = NOON + duration_ms;
+        let gpu_time = Some(GpuTimeFacts { booked: &booked, gpus_milli, until_ms, most_ms: duration_ms });
+        let in_use = InUse { gpu_time, ..table.in_use("team", "campus", user, "farm") };
+        let facts = BorrowFacts { user, in_use, ..ask(gpus_milli, duration_ms, NOON) };
+        bundle.may_borrow(&facts).denial().cloned()
+    };
+    assert_eq!(denied("bo", 1_000, 1), None);
+    let gpus = denied("bo", 2_000, 1).expect("denied");
+    assert!(gpus.message.starts_with("quota `q` for each user of tenant `team` allows 2 GPUs"), "{gpus}");
+    assert_eq!(denied("cy", 2_000, 1), None);
+    let all = denied("cy", 3_000, 1).expect("denied");
+    assert_eq!(all.code, DenyCode::RequestTooLarge, "{all}");
+    let hours = denied("bo", 1_000, 2).expect("denied");
+    assert_eq!(hours.code, DenyCode::GpuHoursExhausted);
+    assert!(hours.message.starts_with("quota `q` for each user of tenant `team` allows 4 GPU-hours per day; 1 are left"));
+    assert_eq!(hours.by[0].line, 35, "{hours:?}");
+    assert_eq!(denied("cy", 1_000, 2), None);
+    // Nobody known, nobody limited: what a plan of a policy asks.
+    assert_eq!(denied("", 2_000, 2), None);
 }
 
 proptest! {
@@ -120,9 +176,9 @@ proptest! {
     ) {
         let limited = bundle(&quota(&format!("gpuHours: {{limit: {limit}, per: {per}, timeZone: Europe/Berlin}}")));
         let free = bundle("");
-        let (_, span) = limited.gpu_time_limit("q", now_ms).expect("a limit");
+        let (_, span) = limited.gpu_time_limit(ALL, now_ms).expect("a limit");
         let mut table = GpuTimeTable::default();
-        table.add("q", span.start_ms, booked);
+        table.add(ALL, span.start_ms, booked);
         let duration_ms = minutes * 60_000;
         let until_ms = now_ms + duration_ms;
         let gpu_time = Some(GpuTimeFacts { booked: &table, gpus_milli: milli, until_ms, most_ms: duration_ms });

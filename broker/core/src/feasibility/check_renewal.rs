@@ -61,6 +61,7 @@ fn permit_renewal(mut snapshot: Snapshot<'_>, id: LeaseId, term: Millis) -> Resu
     snapshot.kept_end = Some(KeptEnd { until: state.log_time, counted_milli: u64::MAX });
     let ask = PolicyQuery {
         tenant: lease.tenant.as_str(),
+        user: &lease.submitted_by,
         origin: &lease.origin,
         class: &lease.class,
         milli: lease.placement.milli(),

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use comity_policy::{Booking, BorrowFacts, Bundle, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, UsageTable};
+use comity_policy::{Booking, BorrowFacts, Bundle, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey, UsageTable};
 use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId};
 
 use crate::feasibility::donors::link::Link;
@@ -78,6 +78,7 @@ pub(crate) struct HeldCapacity<'p> {
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyQuery<'a> {
     pub(crate) tenant: &'a str,
+    pub(crate) user: &'a str,
     pub(crate) origin: &'a ClusterId,
     pub(crate) class: &'a ClassName,
     pub(crate) milli: u64,
@@ -91,6 +92,7 @@ impl<'a> PolicyQuery<'a> {
     pub(crate) fn of(spec: &'a RequestSpec, class: &'a ClassName, milli: u64) -> Self {
         Self {
             tenant: spec.tenant.as_str(),
+            user: &spec.submitted_by,
             origin: &spec.origin,
             class,
             milli,
@@ -294,6 +296,7 @@ impl<'a> Snapshot<'a> {
         let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         BorrowFacts {
             tenant: ask.tenant,
+            user: ask.user,
             origin_cluster: ask.origin.as_str(),
             donor_cluster: donor.as_str(),
             class: ask.class.as_str(),
@@ -305,7 +308,7 @@ impl<'a> Snapshot<'a> {
             now_ms: self.state.log_time.0,
             in_use: InUse {
                 gpu_time: Some(self.gpu_time_facts(ask.milli, ask.duration)),
-                ..self.usage.in_use(ask.tenant, institution, donor.as_str(), ask.class.as_str())
+                ..self.usage.in_use(ask.tenant, institution, ask.user, donor.as_str())
             },
         }
     }
@@ -327,12 +330,12 @@ impl<'a> Snapshot<'a> {
 
     /// Books the GPU-time of a placement.
     fn book(&mut self, spec: &RequestSpec, class: &ClassName, milli: u64) {
-        self.change_booked(spec, class, milli, |booked, (quota, start_ms, time)| booked.add(quota, start_ms, time));
+        self.change_booked(spec, class, milli, |booked, (key, start_ms, time)| booked.add(key, start_ms, time));
     }
 
     /// Undoes the booking of [`take`](Self::take) with the same [`kept_end`](Self::kept_end).
     pub(crate) fn unbook(&mut self, spec: &RequestSpec, class: &ClassName, milli: u64) {
-        self.change_booked(spec, class, milli, |booked, (quota, start_ms, time)| booked.remove(quota, start_ms, time));
+        self.change_booked(spec, class, milli, |booked, (key, start_ms, time)| booked.remove(key, start_ms, time));
     }
 
     fn change_booked(
@@ -340,7 +343,7 @@ impl<'a> Snapshot<'a> {
         spec: &RequestSpec,
         class: &ClassName,
         milli: u64,
-        change: impl Fn(&mut GpuTimeTable, (&str, u64, u128)),
+        change: impl Fn(&mut GpuTimeTable, (LimitKey<'_>, u64, u128)),
     ) {
         let (bundle, tenant) = (self.bundle, spec.tenant.as_str());
         if !bundle.limits_gpu_time_of(tenant) {
@@ -348,9 +351,10 @@ impl<'a> Snapshot<'a> {
         }
         let GpuTimeFacts { booked: _, gpus_milli, until_ms, most_ms } = self.gpu_time_facts(milli, spec.duration);
         let (from_ms, class) = (self.state.log_time.0, class.as_str());
-        let booking = Booking { tenant, class, gpus_milli, from_ms, until_ms, most_ms };
+        let user = spec.submitted_by.as_str();
+        let booking = Booking { tenant, user, class, gpus_milli, from_ms, until_ms, most_ms };
         let booked = self.gpu_time.to_mut();
-        bundle.for_each_period(&booking, |quota, span, time| change(booked, (quota, span.start_ms, time)));
+        bundle.for_each_period(&booking, |key, span, time| change(booked, (key, span.start_ms, time)));
     }
 
     /// Takes a placement, so that the plan's next request sees it.
@@ -374,6 +378,7 @@ impl<'a> Snapshot<'a> {
         let institution = self.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         self.usage.to_mut().add(&LeaseUse {
             tenant,
+            user: &spec.submitted_by,
             institution,
             donor: placement.donor.as_str(),
             class: class.as_str(),

@@ -3,7 +3,7 @@
 //! The ledger has the use of leases that have ended, in the present period of each quota. What leases in force have used
 //! since the period began, and what they may use until their terms end, comes from the leases themselves.
 
-use comity_policy::{Booking, Bundle, GpuTimeTable};
+use comity_policy::{Booking, Bundle, GpuTimeTable, LimitKey};
 use serde::{Deserialize, Serialize};
 
 use crate::model::lease::Lease;
@@ -16,7 +16,7 @@ use crate::state::gang::{Role, parts};
 /// GPU-time that the leases in force do not show. At most one period of each quota, and few more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuTimeLedger {
-    /// Use of ended leases, by quota and period.
+    /// Use of ended leases, by quota, user and period.
     pub(crate) used: GpuTimeTable,
     /// Use and bookings above a limit that nobody granted: leases were in force when a policy lowered the limit, an outage
     /// lengthened them, or a replacement failed. New leases and renewals wait until less counts than the limit.
@@ -37,10 +37,10 @@ impl GpuTimeLedger {
         now: Timestamp,
     ) {
         if let Some(booking) = booking(before) {
-            bundle.for_each_period(&booking, |quota, span, time| booked.remove(quota, span.start_ms, time));
+            bundle.for_each_period(&booking, |key, span, time| booked.remove(key, span.start_ms, time));
         }
         if let Some(booking) = booking(after) {
-            bundle.for_each_period(&booking, |quota, span, time| booked.add(quota, span.start_ms, time));
+            bundle.for_each_period(&booking, |key, span, time| booked.add(key, span.start_ms, time));
         }
         if let Some(used) = booking(before).filter(|_| before.meter.counts() && !after.meter.counts()) {
             self.settle(bundle, booked, Booking { until_ms: used.until_ms.min(now.0), ..used }, now);
@@ -50,11 +50,11 @@ impl GpuTimeLedger {
     /// Notes the use of a lease that counts no more. Only the present period is of interest.
     fn settle(&mut self, bundle: &Bundle, booked: &mut GpuTimeTable, used: Booking<'_>, now: Timestamp) {
         let mut begins = false;
-        bundle.for_each_period(&used, |quota, span, time| {
+        bundle.for_each_period(&used, |key, span, time| {
             if (span.start_ms..span.end_ms).contains(&now.0) {
-                begins |= self.used.get(quota, span.start_ms) == 0;
-                self.used.add(quota, span.start_ms, time);
-                booked.add(quota, span.start_ms, time);
+                begins |= self.used.get(key, span.start_ms) == 0;
+                self.used.add(key, span.start_ms, time);
+                booked.add(key, span.start_ms, time);
             }
         });
         if begins {
@@ -64,34 +64,29 @@ impl GpuTimeLedger {
 
     /// Forgets periods that have ended.
     fn forget_past(&mut self, bundle: &Bundle, booked: &mut GpuTimeTable, now: Timestamp) {
-        let is_past = |quota: &str, start_ms: u64| {
-            bundle.gpu_time_limit(quota, now.0).is_none_or(|(_, present)| start_ms < present.start_ms)
+        let is_past = |key: LimitKey<'_>, start_ms: u64| {
+            bundle.gpu_time_limit(key, now.0).is_none_or(|(_, present)| start_ms < present.start_ms)
         };
-        let old: Vec<(String, u64, u128)> = self
-            .used
-            .iter()
-            .filter(|(quota, start_ms, _)| is_past(quota, *start_ms))
-            .map(|(quota, start_ms, time)| (quota.to_owned(), start_ms, time))
-            .collect();
-        for (quota, start_ms, time) in old {
-            self.used.remove(&quota, start_ms, time);
-            booked.remove(&quota, start_ms, time);
+        let old = self.used.clone();
+        for (key, start_ms, time) in old.iter().filter(|(key, start_ms, _)| is_past(*key, *start_ms)) {
+            self.used.remove(key, start_ms, time);
+            booked.remove(key, start_ms, time);
         }
-        self.tolerated.retain(|quota, start_ms| !is_past(quota, start_ms));
+        self.tolerated.retain(|key, start_ms| !is_past(key, start_ms));
     }
 
     /// Keeps what the quotas of `after` count as those of `before` did.
     pub(crate) fn keep_same(&mut self, before: Option<&Bundle>, after: &Bundle) {
-        self.used.retain(|quota, _| before.is_some_and(|before| after.counts_same_gpu_time(before, quota)));
+        self.used.retain(|key, _| before.is_some_and(|before| after.counts_same_gpu_time(before, key)));
     }
 
     /// Tolerates what counts now, where it is above a limit.
     pub(crate) fn tolerate(&mut self, bundle: Option<&Bundle>, booked: &GpuTimeTable) {
         self.tolerated = GpuTimeTable::default();
-        for (quota, start_ms, time) in booked.iter() {
-            let limit = bundle.and_then(|bundle| bundle.gpu_time_limit(quota, start_ms)).map_or(0, |(limit, _)| limit);
+        for (key, start_ms, time) in booked.iter() {
+            let limit = bundle.and_then(|bundle| bundle.gpu_time_limit(key, start_ms)).map_or(0, |(limit, _)| limit);
             if time > limit {
-                self.tolerated.add(quota, start_ms, time);
+                self.tolerated.add(key, start_ms, time);
             }
         }
     }
@@ -99,9 +94,9 @@ impl GpuTimeLedger {
     /// Moves use of periods that have not begun, after log time was moved back, to the present ones.
     pub(crate) fn move_back(&mut self, bundle: Option<&Bundle>, now: Timestamp) {
         let mut used = GpuTimeTable::default();
-        for (quota, start_ms, time) in self.used.iter() {
-            let present = bundle.and_then(|bundle| bundle.gpu_time_limit(quota, now.0));
-            used.add(quota, present.map_or(start_ms, |(_, span)| start_ms.min(span.start_ms)), time);
+        for (key, start_ms, time) in self.used.iter() {
+            let present = bundle.and_then(|bundle| bundle.gpu_time_limit(key, now.0));
+            used.add(key, present.map_or(start_ms, |(_, span)| start_ms.min(span.start_ms)), time);
         }
         self.used = used;
     }
@@ -118,8 +113,8 @@ pub(crate) fn booking(lease: &Lease) -> Option<Booking<'_>> {
         Meter::Counts { since } => (lease.placement.milli(), since, books_until(lease), u64::MAX),
         Meter::Stopped => return None,
     };
-    let (tenant, class) = (lease.tenant.as_str(), lease.class.as_str());
-    Some(Booking { tenant, class, gpus_milli, from_ms: from.0, until_ms: until.0, most_ms })
+    let (tenant, user, class) = (lease.tenant.as_str(), lease.submitted_by.as_str(), lease.class.as_str());
+    Some(Booking { tenant, user, class, gpus_milli, from_ms: from.0, until_ms: until.0, most_ms })
 }
 
 /// The latest end of a lease without renewal.
@@ -164,7 +159,7 @@ pub(crate) fn all_booked(state: &State) -> GpuTimeTable {
     if let Some(record) = &state.policy {
         let leases = state.leases.values().filter(|lease| record.bundle.limits_gpu_time_of(lease.tenant.as_str()));
         for booking in leases.filter_map(booking) {
-            record.bundle.for_each_period(&booking, |quota, span, time| booked.add(quota, span.start_ms, time));
+            record.bundle.for_each_period(&booking, |key, span, time| booked.add(key, span.start_ms, time));
         }
     }
     booked

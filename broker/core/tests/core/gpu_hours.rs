@@ -7,7 +7,7 @@ use comity_core::demand::{RequestSpec, Share};
 use comity_core::lease::Lease;
 use comity_core::refusal::Code;
 use comity_core::{Command, Millis, Refusal, ReplyBody, State, Timestamp, invariants, scheduler, snapshot};
-use comity_policy::{Bundle, BundleSource, SourceFile, show_gpu_hours};
+use comity_policy::{Bundle, BundleSource, LimitKey, SourceFile, show_gpu_hours};
 use comity_types::{LeaseId, LeaseState, RequestState};
 use jiff::Timestamp as Instant;
 use jiff::tz::TimeZone;
@@ -66,8 +66,9 @@ impl Federation {
     /// GPU-hours that are used or booked in the day around a time.
     fn booked(&self, at: u64) -> String {
         let bundle = &self.state.policy.as_ref().unwrap().bundle;
-        let (_, span) = bundle.gpu_time_limit("daily", at).unwrap();
-        show_gpu_hours(self.state.gpu_time_booked().get("daily", span.start_ms))
+        let key = LimitKey { quota: "daily", user: "" };
+        let (_, span) = bundle.gpu_time_limit(key, at).unwrap();
+        show_gpu_hours(self.state.gpu_time_booked().get(key, span.start_ms))
     }
 }
 
@@ -258,6 +259,32 @@ fn what_was_granted_under_another_policy_runs_on_and_nothing_new_begins() {
 }
 
 #[test]
+fn a_limit_on_each_user_leaves_the_others_alone() {
+    let quota = daily("100").replace(
+        "  gpuHours:",
+        "  perUser: {maxConcurrentGpus: 4, gpuHours: {limit: 6, per: day, timeZone: Europe/Berlin}}\n  gpuHours:",
+    );
+    let mut federation = Federation::limited(&quota);
+    let alice = federation.submit_as("alice", big(4, 1));
+    let more = federation.submit_as("alice", big(1, 1));
+    let bob = federation.submit_as("bob", big(4, 1));
+    assert_eq!(federation.place().len(), 2);
+    let state_of = |federation: &Federation, request| federation.state.requests[&request].state;
+    assert_eq!([alice, more, bob].map(|it| state_of(&federation, it) == RequestState::Placed), [true, false, true]);
+    let lease = federation.state.requests[&alice].lease.unwrap();
+    federation.run(lease);
+    federation.now = NOON + HOUR;
+    release(&mut federation, lease);
+    federation.stop(lease);
+    assert_eq!(federation.place().len(), 1, "one GPU-hour of the two that are left");
+    let long = RequestSpec { submitted_by: "spiffe://test.example/user/alice".into(), ..big(2, 1) };
+    let (code, reason, unblock) = obstacle(&federation, &long);
+    assert_eq!(code, "gpu-hours-exhausted");
+    assert!(reason.starts_with("quota `daily` for each user of tenant `team` allows 6 GPU-hours per day; 1"), "{reason}");
+    assert!(unblock.ends_with("raise the limit in Quota daily (quotas.yaml:6)"), "{unblock}");
+}
+
+#[test]
 fn a_plan_of_a_lower_limit_names_the_leases_that_end() {
     let mut federation = Federation::limited(&daily("16"));
     let (_, lease) = federation.running(big(8, 1));
@@ -297,7 +324,7 @@ fn use_is_kept_when_log_time_is_moved_back_into_the_day_before() {
 #[derive(Default)]
 struct Meters(BTreeMap<(&'static str, String), u128>);
 
-const LIMITS: [(&str, u128); 3] = [("daily", 6), ("weekly", 20), ("small", 1)];
+const LIMITS: [(&str, u128); 4] = [("daily", 6), ("weekly", 20), ("small", 1), ("each", 5)];
 const QUOTAS: &str = "apiVersion: policy.comity.dev/v1
 kind: Quota
 metadata: {name: daily}
@@ -317,8 +344,17 @@ kind: Quota
 metadata: {name: small}
 spec:
   tenant: team
-  class: small
+  classes: [small]
   gpuHours: {limit: 1, per: day, timeZone: Europe/Berlin}
+---
+apiVersion: policy.comity.dev/v1
+kind: Quota
+metadata: {name: each}
+spec:
+  institution: western
+  perUser:
+    maxConcurrentGpus: 4
+    gpuHours: {limit: 5, per: day, timeZone: Europe/Berlin}
 ";
 
 /// The period of a time in a calendar that is not the policy's.

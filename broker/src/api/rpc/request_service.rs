@@ -156,7 +156,7 @@ impl RequestHandlers {
         let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
         self.context
             .permit(|bundle| {
-                may_decide(&caller, bundle, &record.spec.tenant, &record.spec.origin, &record.submitted_by)
+                may_decide(&caller, bundle, &record.spec.tenant, &record.spec.origin, &record.spec.submitted_by)
                     .map_err(|refusal| refusal.at("request", id))
             })
             .await?;

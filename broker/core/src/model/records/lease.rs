@@ -38,6 +38,8 @@ pub struct Lease {
     pub request: RequestId,
     /// The tenant charged for it.
     pub tenant: TenantId,
+    /// Who submitted its request.
+    pub submitted_by: String,
     /// Origin.
     pub origin: ClusterId,
     /// Donor, nodes and devices.
@@ -210,6 +212,7 @@ impl Lease {
     pub fn as_use(&self) -> comity_policy::LeaseUse<'_> {
         comity_policy::LeaseUse {
             tenant: self.tenant.as_str(),
+            user: &self.submitted_by,
             institution: self.institution.as_str(),
             donor: self.placement.donor.as_str(),
             class: self.class.as_str(),

@@ -87,6 +87,7 @@ impl<'a> Placed<'a> {
     fn held_part<'h>(&'h self, part: &'h FeasiblePlacement) -> HeldCapacity<'h> {
         let counts = LeaseUse {
             tenant: self.request.spec.tenant.as_str(),
+            user: &self.request.spec.submitted_by,
             institution: self.institution,
             donor: part.placement.donor.as_str(),
             class: part.class.as_str(),

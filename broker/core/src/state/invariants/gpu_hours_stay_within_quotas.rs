@@ -1,4 +1,4 @@
-use comity_policy::show_gpu_hours;
+use comity_policy::{LimitKey, show_gpu_hours};
 
 use crate::state::State;
 use crate::state::gpu_time::all_booked;
@@ -11,12 +11,13 @@ pub(crate) const GPU_HOURS_STAY_WITHIN_QUOTAS: Invariant =
 fn check(state: &State) -> Vec<String> {
     let Some(record) = &state.policy else { return Vec::new() };
     let booked = all_booked(state);
-    let excess = booked.iter().filter_map(|(quota, start_ms, time)| {
-        let limit = record.bundle.gpu_time_limit(quota, start_ms).map_or(0, |(limit, _)| limit);
-        let most = limit.max(state.gpu_time.tolerated.get(quota, start_ms));
+    let excess = booked.iter().filter_map(|(key, start_ms, time)| {
+        let limit = record.bundle.gpu_time_limit(key, start_ms).map_or(0, |(limit, _)| limit);
+        let most = limit.max(state.gpu_time.tolerated.get(key, start_ms));
         (time > most).then(|| {
+            let LimitKey { quota, user } = key;
             let (time, most) = (show_gpu_hours(time), show_gpu_hours(most));
-            format!("quota {quota} allows {most} in the period from {start_ms}, and {time} count")
+            format!("quota {quota} allows {most} {user} in the period from {start_ms}, and {time} count")
         })
     });
     excess.collect()

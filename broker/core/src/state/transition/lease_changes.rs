@@ -26,7 +26,7 @@ impl Transition<'_> {
         records.derived.note_lease(id, &lease);
         if let (Some(record), Some(booking)) = (&records.policy, booking(&lease)) {
             let booked = &mut records.derived.gpu_time;
-            record.bundle.for_each_period(&booking, |quota, span, time| booked.add(quota, span.start_ms, time));
+            record.bundle.for_each_period(&booking, |key, span, time| booked.add(key, span.start_ms, time));
         }
         let (peering, origin, donor) = (lease.peering, lease.origin.clone(), lease.placement.donor.clone());
         records.leases.insert(id, lease);

@@ -157,7 +157,6 @@ fn shift_request(request: &mut Request, ms: i64, now: Timestamp) {
         lease: _,
         parts: _,
         submitted_at,
-        submitted_by: _,
         traceparent: _,
         attempts: _,
         reclaims: _,
@@ -179,6 +178,7 @@ fn shift_lease(lease: &mut Lease, ms: i64) {
     let Lease {
         request: _,
         tenant: _,
+        submitted_by: _,
         origin: _,
         placement: _,
         peering: _,

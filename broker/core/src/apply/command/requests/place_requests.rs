@@ -142,6 +142,7 @@ fn make_lease(
     transition.insert_lease(Lease {
         request: id,
         tenant: spec.tenant,
+        submitted_by: spec.submitted_by,
         origin: spec.origin,
         placement,
         peering,
