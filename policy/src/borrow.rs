@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::documents::{DocRef, QuotaSubject};
 
 pub use gpu_time::{Booking, GpuTimeTable, LimitKey};
+pub use quota_use::QuotaUse;
 pub use rules::PreferenceFacts;
 pub use usage::{LeaseUse, UsageTable};
 
@@ -17,6 +18,7 @@ mod decide;
 mod denials;
 mod find_agreement;
 mod gpu_time;
+mod quota_use;
 mod rules;
 mod schedules;
 mod usage;
@@ -52,6 +54,16 @@ pub struct BorrowFacts<'f> {
 }
 
 impl BorrowFacts<'_> {
+    /// The GPU-time that the lease books.
+    pub(crate) fn booking(&self) -> Booking<'_> {
+        let (gpus_milli, until_ms, most_ms) = match self.in_use.gpu_time {
+            Some(known) => (known.gpus_milli, known.until_ms, known.most_ms),
+            None => (self.gpus_milli, self.now_ms.saturating_add(self.duration_ms), self.duration_ms),
+        };
+        let (tenant, user, class, from_ms) = (self.tenant, self.user, self.class, self.now_ms);
+        Booking { tenant, user, class, gpus_milli, from_ms, until_ms, most_ms }
+    }
+
     /// GPUs of the whole request, with this lease, in milli-GPU.
     pub(crate) const fn request_milli(&self) -> u64 {
         self.gpus_milli.saturating_add(self.beside_milli)

@@ -1,6 +1,6 @@
 //! When schedules are open, and calendar periods: phases, periods, and the offsets of time zones.
 
-mod period;
+pub(crate) mod period;
 mod phase;
 pub(crate) mod zones;
 

@@ -38,7 +38,7 @@ mod warnings;
 pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus};
 pub use borrow::{
     Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey,
-    PreferenceFacts, UsageTable,
+    PreferenceFacts, QuotaUse, UsageTable,
 };
 pub use bundle::{
     Bundle, BundleChanges, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope, ReclaimedLease,
@@ -48,9 +48,9 @@ pub use compile::{InvalidBundle, load};
 pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, read_directory, read_test_files, scan_directory};
 pub use documents::{
-    Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, GpuHours, Institution, LendTerm,
-    Limits, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Rule, RuleEffect, Schedule,
-    SourceLocation, Tenant, TenantRole, When, Window,
+    Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, GpuHours, Institution,
+    LendTerm, Limits, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Rule,
+    RuleEffect, Schedule, SourceLocation, Tenant, TenantRole, When, Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
 pub use expression::{RuleCondition, Selector, compile_selector};

@@ -6,7 +6,7 @@ use super::find_agreement::find_agreement;
 use super::gpu_time::check_gpu_time;
 use super::rules::check_rules;
 use super::schedules::check_when;
-use super::{Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, milli_of};
+use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode, milli_of};
 use crate::bundle::Bundle;
 use crate::documents::{Agreement, Cluster, Document, LendTerm, Quota, Tenant};
 
@@ -254,22 +254,8 @@ fn check_quotas(
 }
 
 fn check_gpu_hours(bundle: &Bundle, facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<()> {
-    let (gpus_milli, most_ms) = (facts.gpus_milli, facts.duration_ms);
-    let mut booking = Booking {
-        tenant: facts.tenant,
-        user: facts.user,
-        class: facts.class,
-        gpus_milli,
-        from_ms: facts.now_ms,
-        until_ms: facts.now_ms.saturating_add(most_ms),
-        most_ms,
-    };
     let known = facts.in_use.gpu_time;
-    if let Some(known) = known {
-        let (until_ms, most_ms) = (known.until_ms, known.most_ms);
-        booking = Booking { gpus_milli: known.gpus_milli, until_ms, most_ms, ..booking };
-    }
-    check_gpu_time(bundle, quota, known.map(|known| known.booked), &booking)
+    check_gpu_time(bundle, quota, known.map(|known| known.booked), &facts.booking())
 }
 
 fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<()> {
@@ -292,13 +278,7 @@ fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<
 /// Checks the GPUs borrowed at a time: of the subject, or of the user alone.
 fn check_concurrent(facts: &BorrowFacts<'_>, quota: &Document<Quota>, per_user: bool) -> CheckResult<()> {
     let spec = &quota.spec;
-    let (max_milli, field) = if per_user {
-        let limits = spec.per_user.as_ref();
-        (limits.and_then(|limits| limits.max_concurrent_gpus_milli), "perUser.maxConcurrentGpus")
-    } else {
-        (spec.max_concurrent_gpus_milli, "maxConcurrentGpus")
-    };
-    let Some(max_milli) = max_milli else { return Ok(()) };
+    let Some((max_milli, field)) = spec.max_concurrent_of(per_user) else { return Ok(()) };
     let used_milli = milli_of(facts.in_use.of_quota(&spec.subject, per_user), |class| spec.covers_class(class));
     let headroom = Headroom { max_milli, used_milli, requested_milli: facts.gpus_milli };
     if headroom.fits() {

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::DenyCode;
 use super::denials::{CheckResult, deny};
+use super::usage::update;
 use crate::amounts::{GPU_HOUR, show_duration, show_gpu_hours, show_time};
 use crate::bundle::Bundle;
 use crate::calendar::{CalendarPeriod, TimeSpan, ZoneRules};
@@ -18,7 +19,7 @@ use crate::documents::{DocRef, Document, GpuHours, Quota};
 const MAX_PERIODS: usize = 3_700;
 /// Shorter terms are not proposed.
 const SHORTEST_PROPOSED_MS: u64 = 60_000;
-const DAY_MS: u64 = 86_400_000;
+const USUAL_DAY_MS: u64 = 86_400_000;
 
 /// The GPU-time of one lease: `gpus_milli` for at most `most_ms` between `from_ms` and `until_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +42,7 @@ pub struct Booking<'b> {
 
 impl Booking<'_> {
     /// The most GPU-time that falls into a period, in thousandths of a GPU × milliseconds.
-    fn time_in(&self, span: TimeSpan) -> u128 {
+    pub(super) fn time_in(&self, span: TimeSpan) -> u128 {
         let ms = span.overlap_ms(self.from_ms, self.until_ms).min(self.most_ms);
         u128::from(self.gpus_milli) * u128::from(ms)
     }
@@ -94,8 +95,11 @@ impl GpuTimeTable {
     /// Adds GPU-time. Clones the names only for a new entry.
     pub fn add(&mut self, key: LimitKey<'_>, start_ms: u64, time: u128) {
         if time > 0 {
-            let sum = entry(entry(&mut self.by_quota, key.quota), key.user).entry(start_ms).or_default();
-            *sum = sum.saturating_add(time);
+            let add = |periods: &mut BTreeMap<u64, u128>| {
+                let sum = periods.entry(start_ms).or_default();
+                *sum = sum.saturating_add(time);
+            };
+            update(&mut self.by_quota, key.quota, |users| update(users, key.user, add));
         }
     }
 
@@ -129,26 +133,18 @@ impl GpuTimeTable {
     }
 }
 
-/// The value at `key`, or a new one.
-fn entry<'m, T: Default>(map: &'m mut BTreeMap<String, T>, key: &str) -> &'m mut T {
-    if !map.contains_key(key) {
-        map.insert(key.to_owned(), T::default());
-    }
-    map.entry(key.to_owned()).or_default()
-}
-
 /// A limit on GPU-time.
 #[derive(Clone, Copy)]
-struct Limit<'b> {
-    quota: &'b Document<Quota>,
+pub(super) struct Limit<'b> {
+    pub(super) quota: &'b Document<Quota>,
     /// Whether it holds for each user.
-    per_user: bool,
-    hours: &'b GpuHours,
+    pub(super) per_user: bool,
+    pub(super) hours: &'b GpuHours,
     rules: &'b ZoneRules,
 }
 
 impl<'b> Limit<'b> {
-    fn of(bundle: &'b Bundle, quota: &'b Document<Quota>, per_user: bool) -> Option<Self> {
+    pub(super) fn of(bundle: &'b Bundle, quota: &'b Document<Quota>, per_user: bool) -> Option<Self> {
         let hours = quota.spec.gpu_hours_of(per_user)?;
         Some(Self { quota, per_user, hours, rules: bundle.source.zones.get(&hours.time_zone)? })
     }
@@ -158,7 +154,7 @@ impl<'b> Limit<'b> {
         [false, true].into_iter().filter_map(|per_user| Self::of(bundle, quota, per_user))
     }
 
-    fn key<'k>(&'k self, user: &'k str) -> LimitKey<'k> {
+    pub(super) fn key<'k>(&'k self, user: &'k str) -> LimitKey<'k> {
         LimitKey { quota: &self.quota.name, user: if self.per_user { user } else { "" } }
     }
 
@@ -167,7 +163,7 @@ impl<'b> Limit<'b> {
     }
 
     /// The periods that a booking touches.
-    fn spans(self, from_ms: u64, until_ms: u64) -> impl Iterator<Item = TimeSpan> + use<'b> {
+    pub(super) fn spans(self, from_ms: u64, until_ms: u64) -> impl Iterator<Item = TimeSpan> + use<'b> {
         let first = (from_ms < until_ms).then(|| self.span_at(from_ms));
         let next = move |span: &TimeSpan| (span.end_ms < until_ms).then(|| self.span_at(span.end_ms));
         std::iter::successors(first, next).take(MAX_PERIODS)
@@ -178,16 +174,10 @@ impl<'b> Limit<'b> {
     }
 
     /// Denies what does not fit.
-    fn check(
-        &self,
-        booked: Option<&GpuTimeTable>,
-        before: &[Booking<'_>],
-        after: &[Booking<'_>],
-    ) -> CheckResult<()> {
+    fn check(&self, booked: Option<&GpuTimeTable>, before: &[Booking<'_>], after: &[Booking<'_>]) -> CheckResult<()> {
         let before = || before.iter().filter(|booking| self.covers(booking));
         let after = || after.iter().filter(|booking| self.covers(booking));
-        let (Some(from_ms), Some(until_ms)) =
-            (after().map(|it| it.from_ms).min(), after().map(|it| it.until_ms).max())
+        let (Some(from_ms), Some(until_ms)) = (after().map(|it| it.from_ms).min(), after().map(|it| it.until_ms).max())
         else {
             return Ok(());
         };
@@ -228,14 +218,14 @@ impl<'b> Limit<'b> {
             CalendarPeriod::Year => 365,
         };
         // Clocks that are changed make a period shorter, by at most half a day.
-        u128::from(length_ms / (shortest_days * DAY_MS - DAY_MS / 2)) + 2
+        u128::from(length_ms / (shortest_days * USUAL_DAY_MS - USUAL_DAY_MS / 2)) + 2
     }
 
     fn subject(&self) -> String {
         self.quota.spec.shown(&self.quota.name, self.per_user)
     }
 
-    fn cite(&self) -> DocRef {
+    pub(super) fn cite(&self) -> DocRef {
         self.quota.cite(if self.per_user { "perUser.gpuHours.limit" } else { "gpuHours.limit" })
     }
 

@@ -93,7 +93,7 @@ impl UsageTable {
 }
 
 /// Applies `change` to the entry of `key`, inserting a default first. Clones `key` only to insert.
-fn update<T: Default>(sums: &mut BTreeMap<String, T>, key: &str, change: impl FnOnce(&mut T)) {
+pub(super) fn update<T: Default>(sums: &mut BTreeMap<String, T>, key: &str, change: impl FnOnce(&mut T)) {
     match sums.get_mut(key) {
         Some(known) => change(known),
         None => change(sums.entry(key.to_owned()).or_default()),
@@ -162,7 +162,8 @@ mod tests {
         table.add(&other);
         let seen = table.in_use("t", "i", "v", "d");
         assert_eq!(
-            [seen.by_tenant, seen.by_institution, seen.by_tenant_user, seen.by_institution_user].map(|it| milli_of(it, |_| true)),
+            [seen.by_tenant, seen.by_institution, seen.by_tenant_user, seen.by_institution_user]
+                .map(|it| milli_of(it, |_| true)),
             [3000, 4500, 3000, 4500]
         );
         assert_eq!(milli_of(seen.by_institution, |class| class == "c"), 3000);

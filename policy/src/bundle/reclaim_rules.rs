@@ -43,8 +43,7 @@ impl Bundle {
         let tenant = self.federation.spec.limits.max_reclaims_per_tenant;
         let rule = |scope| move |limit| ReclaimRule { scope, limit };
         let quotas = self.quotas_of(lease.tenant).filter(|quota| quota.spec.covers_class(lease.class));
-        let of_quota =
-            |quota: &'a Document<Quota>| quota.spec.max_reclaims.map(rule(ReclaimScope::Quota(&quota.name)));
+        let of_quota = |quota: &'a Document<Quota>| quota.spec.max_reclaims.map(rule(ReclaimScope::Quota(&quota.name)));
         let broad =
             [donor.map(rule(ReclaimScope::Donor(lease.donor))), tenant.map(rule(ReclaimScope::Tenant(lease.tenant)))];
         broad.into_iter().flatten().chain(quotas.filter_map(of_quota)).collect()

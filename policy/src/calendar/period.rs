@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::calendar::zones::{DAY_MS, ZoneRules};
 
 /// Later times count as this one: in the year 9000, with room for one more period in the calendar.
-const LATEST_MS: u64 = 221_845_392_000_000;
+const LAST_PERIOD_MS: u64 = 221_845_392_000_000;
 
 /// The length of a calendar period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl CalendarPeriod {
     /// the zone show midnight or later, so it is an hour shorter or longer when they are changed.
     #[must_use]
     pub fn span_at(self, rules: &ZoneRules, at_ms: u64) -> TimeSpan {
-        let at = i64::try_from(at_ms.min(LATEST_MS)).unwrap_or(i64::MAX);
+        let at = i64::try_from(at_ms.min(LAST_PERIOD_MS)).unwrap_or(i64::MAX);
         let today = rules.local_ms(at).div_euclid(DAY_MS);
         let mut first = self.first_day(day(today));
         // Clocks that are set back over midnight show the day before once more.
@@ -170,9 +170,12 @@ mod tests {
     fn every_time_has_a_period() {
         let rules = ZoneRules::look_up("Pacific/Kiritimati").unwrap();
         for period in ALL {
-            for at in [0, 1, LATEST_MS, u64::MAX] {
+            for at in [0, 1, LAST_PERIOD_MS, u64::MAX] {
                 let span = period.span_at(&rules, at);
-                assert!(span.start_ms <= at.min(LATEST_MS) && span.end_ms > span.start_ms, "{period} {at} {span:?}");
+                assert!(
+                    span.start_ms <= at.min(LAST_PERIOD_MS) && span.end_ms > span.start_ms,
+                    "{period} {at} {span:?}"
+                );
             }
         }
     }

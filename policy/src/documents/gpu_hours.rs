@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::amounts::GPU_HOUR;
-use crate::calendar::CalendarPeriod;
+use crate::calendar::period::CalendarPeriod;
 use crate::reading::fields::{FieldReader, Fields};
 use crate::reading::yaml::Node;
 

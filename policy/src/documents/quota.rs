@@ -52,6 +52,15 @@ impl Quota {
         self.classes.is_empty() || self.classes.contains(class)
     }
 
+    /// The limit on GPUs at a time, in milli-GPU, and its field: on all together, or on each user.
+    pub(crate) fn max_concurrent_of(&self, per_user: bool) -> Option<(u64, &'static str)> {
+        if per_user {
+            Some((self.per_user.as_ref()?.max_concurrent_gpus_milli?, "perUser.maxConcurrentGpus"))
+        } else {
+            Some((self.max_concurrent_gpus_milli?, "maxConcurrentGpus"))
+        }
+    }
+
     /// The limit on GPU-time: on all together, or on each user.
     #[must_use]
     pub fn gpu_hours_of(&self, per_user: bool) -> Option<&GpuHours> {
@@ -108,9 +117,7 @@ impl Spec for Quota {
             .and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::Institution)));
         let classes = fields.optional("classes", reader).map(|(path, node)| {
             reader.require_items(&path, node, "name at least one GpuClass, or leave the field out for all");
-            reader.set(&path, node, |reader, path, node| {
-                reader.reference(path, node, Target::Document(Kind::GpuClass))
-            })
+            reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::Document(Kind::GpuClass)))
         });
         let when = When::read(fields, reader);
         let concurrent = fields.optional("maxConcurrentGpus", reader);
@@ -128,7 +135,8 @@ impl Spec for Quota {
             reader.problems.at(whole, ProblemCode::MissingField, message, remedy);
         }
         let [concurrent, hours, per_user, per_request, longest, idle, reclaims] = limits;
-        let always = hours.as_ref().or(idle.as_ref()).or(reclaims.as_ref()).map(|(path, node)| (path.clone(), node.place));
+        let always =
+            hours.as_ref().or(idle.as_ref()).or(reclaims.as_ref()).map(|(path, node)| (path.clone(), node.place));
         let per_user = per_user.and_then(|(path, node)| {
             let read = PerUser::read(&path, node, reader)?;
             Some((path, node.place, read))

@@ -1,8 +1,8 @@
 //! Quotas of GPU-hours: how they are read, and that they only ever deny.
 
 use comity_policy::{
-    BorrowFacts, Bundle, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey, ProblemCode,
-    SourceFile, UsageTable, load,
+    BorrowFacts, Bundle, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey, ProblemCode, SourceFile,
+    UsageTable, load,
 };
 use comity_types::Delivery;
 use proptest::prelude::*;
@@ -49,7 +49,9 @@ spec: {{timeZone: UTC, windows: [{{days: [mon], from: '20:00', until: '06:00'}}]
 }
 
 fn quota(spec: &str) -> String {
-    format!("---\napiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {{name: q}}\nspec: {{tenant: team, {spec}}}\n")
+    format!(
+        "---\napiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {{name: q}}\nspec: {{tenant: team, {spec}}}\n"
+    )
 }
 
 fn bundle(quota: &str) -> Bundle {
@@ -157,7 +159,9 @@ fn limits_on_each_user_count_that_user_alone() {
     assert_eq!(all.code, DenyCode::RequestTooLarge, "{all}");
     let hours = denied("bo", 1_000, 2).expect("denied");
     assert_eq!(hours.code, DenyCode::GpuHoursExhausted);
-    assert!(hours.message.starts_with("quota `q` for each user of tenant `team` allows 4 GPU-hours per day; 1 are left"));
+    assert!(
+        hours.message.starts_with("quota `q` for each user of tenant `team` allows 4 GPU-hours per day; 1 are left")
+    );
     assert_eq!(hours.by[0].line, 35, "{hours:?}");
     assert_eq!(denied("cy", 1_000, 2), None);
     // Nobody known, nobody limited: what a plan of a policy asks.

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use comity_policy::{Booking, BorrowFacts, Bundle, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey, UsageTable};
+use comity_policy::{
+    Booking, BorrowFacts, Bundle, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey, QuotaUse, UsageTable,
+};
 use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId};
 
 use crate::feasibility::donors::link::Link;
@@ -290,6 +292,11 @@ impl<'a> Snapshot<'a> {
         let facts = self.borrow_facts(donor, ask);
         let permitted = self.bundle.may_borrow_under(&facts);
         permitted.map_or_else(|_| Vec::new(), |agreement| self.bundle.rule_warnings(&facts, agreement))
+    }
+
+    /// The limits of quotas that count a loan, from whatever donor.
+    pub(crate) fn quota_uses(&self, ask: PolicyQuery<'_>) -> Vec<QuotaUse> {
+        self.bundle.quota_uses(&self.borrow_facts(ask.origin, ask))
     }
 
     fn borrow_facts<'s>(&'s self, donor: &'s ClusterId, ask: PolicyQuery<'s>) -> BorrowFacts<'s> {

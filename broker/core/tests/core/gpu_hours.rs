@@ -99,8 +99,9 @@ fn leases_book_their_terms_and_a_request_waits_for_the_next_day() {
     federation.now = NOON + HOUR / 2;
     release(&mut federation, lease);
     assert_eq!(federation.booked(NOON), "11.999");
-    assert_eq!(federation.place().len(), 1);
-    assert_eq!(federation.state.requests[&waiting].state, RequestState::Placed);
+    let placed = federation.place();
+    assert_eq!(federation.state.requests[&waiting].lease, placed.first().copied());
+    federation.run(placed[0]);
     let (_, _, unblock) = obstacle(&federation, &big(8, 1));
     assert!(unblock.starts_with("ask for at most 22m"), "{unblock}");
 
@@ -147,8 +148,7 @@ fn fractions_and_milliseconds_are_exact() {
     let mut federation = Federation::limited(&daily("0.001"));
     let device = super::federation::device(40_960, comity_core::inventory::Sharing::Fractional { step_milli: 1 });
     federation.offer("north", super::federation::offer(2, &[("n1", 1, device)]));
-    let least =
-        |seconds: u64| RequestSpec { duration: Millis(seconds * 1_000), ..spec(1, Share::Milli(100), "small") };
+    let least = |seconds: u64| RequestSpec { duration: Millis(seconds * 1_000), ..spec(1, Share::Milli(100), "small") };
     let (_, lease) = federation.running(least(36));
     assert_eq!(federation.booked(NOON), "0.001");
     assert_eq!(obstacle_code(&federation, &least(10)).unwrap(), "gpu-hours-exhausted");
@@ -179,7 +179,11 @@ fn a_renewal_that_does_not_fit_is_refused_and_the_end_names_the_quota() {
     federation.expire_at(end);
     let ended = &federation.state.leases[&lease];
     assert_eq!(ended.state, LeaseState::Ending);
-    assert!(ended.message.starts_with("its term ran out; a new one is not allowed: quota `daily`"), "{}", ended.message);
+    assert!(
+        ended.message.starts_with("its term ran out; a new one is not allowed: quota `daily`"),
+        "{}",
+        ended.message
+    );
     assert!(ended.message.ends_with("[Quota daily (quotas.yaml:6)]"), "{}", ended.message);
     // Without a quota in the way nothing is said of one.
     let mut free = Federation::limited(&daily("1600"));
@@ -259,6 +263,40 @@ fn what_was_granted_under_another_policy_runs_on_and_nothing_new_begins() {
 }
 
 #[test]
+fn what_is_left_is_shown_for_each_limit_and_period() {
+    let quota =
+        daily("16").replace("  gpuHours:", "  maxConcurrentGpus: 12\n  perUser: {maxConcurrentGpus: 6}\n  gpuHours:");
+    let mut federation = Federation::limited(&quota);
+    federation.running(big(4, 2));
+    federation.now = MIDNIGHT - HOUR;
+    federation.ok(Command::Expire(Expire {}));
+    let alice = "spiffe://test.example/user/alice";
+    let wanted = RequestSpec { submitted_by: alice.into(), ..big(2, 2) };
+    let quote = comity_core::explain::quote(&federation.state, &wanted);
+    let uses = comity_core::explain::quota_uses(&federation.state, &wanted, Some(&quote));
+    let shown: Vec<_> = uses
+        .iter()
+        .map(|it| {
+            (
+                it.by.line,
+                it.per_user,
+                it.period.is_some(),
+                [it.limit_milli, it.used_milli, it.needs_milli, it.left_milli()],
+            )
+        })
+        .collect();
+    // The lease of noon has ended; its donor has not cleaned up.
+    assert_eq!(shown[0], (6, false, false, [12_000, 4_000, 2_000, 6_000]));
+    assert_eq!((shown[1].0, shown[1].1, shown[1].2, shown[1].3[0]), (8, false, true, 16_000));
+    let ends: Vec<u64> = uses.iter().filter_map(|it| Some(it.period?.1.end_ms)).collect();
+    assert_eq!(ends, [MIDNIGHT, MIDNIGHT + 24 * HOUR]);
+    // Eight are used today. Two GPUs for an hour today, and for up to an hour and two minutes tomorrow.
+    assert_eq!(shown[1].3[1..], [8_000, 2_000, 6_000]);
+    assert_eq!(shown[2].3, [16_000, 0, 2_067, 13_933]);
+    assert_eq!(shown[3], (7, true, false, [6_000, 4_000, 2_000, 0]));
+}
+
+#[test]
 fn a_limit_on_each_user_leaves_the_others_alone() {
     let quota = daily("100").replace(
         "  gpuHours:",
@@ -280,7 +318,10 @@ fn a_limit_on_each_user_leaves_the_others_alone() {
     let long = RequestSpec { submitted_by: "spiffe://test.example/user/alice".into(), ..big(2, 1) };
     let (code, reason, unblock) = obstacle(&federation, &long);
     assert_eq!(code, "gpu-hours-exhausted");
-    assert!(reason.starts_with("quota `daily` for each user of tenant `team` allows 6 GPU-hours per day; 1"), "{reason}");
+    assert!(
+        reason.starts_with("quota `daily` for each user of tenant `team` allows 6 GPU-hours per day; 1"),
+        "{reason}"
+    );
     assert!(unblock.ends_with("raise the limit in Quota daily (quotas.yaml:6)"), "{unblock}");
 }
 

@@ -21,7 +21,8 @@ pub(crate) struct OwnRequests {
 impl OwnRequests {
     /// Whether a lease serves one of these requests.
     pub(crate) fn have(&self, state: &State, lease: &Lease) -> bool {
-        let is_theirs = state.requests.get(&lease.request).is_some_and(|request| request.spec.submitted_by == self.user);
+        let is_theirs =
+            state.requests.get(&lease.request).is_some_and(|request| request.spec.submitted_by == self.user);
         is_theirs && self.are_of(Some(lease.institution.as_str()))
     }
 

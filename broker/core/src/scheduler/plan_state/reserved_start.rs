@@ -40,7 +40,16 @@ impl ReservedStart<'_> {
         self.start.found.iter().map(move |FeasiblePlacement { placement, class, agreement, .. }| {
             let (donor, gpus_milli) = (placement.donor.as_str(), placement.milli());
             let (class, agreement) = (class.as_str(), agreement.as_deref());
-            let counts = LeaseUse { tenant, user: &spec.submitted_by, institution, donor, class, agreement, gpus_milli, replaced: false };
+            let counts = LeaseUse {
+                tenant,
+                user: &spec.submitted_by,
+                institution,
+                donor,
+                class,
+                agreement,
+                gpus_milli,
+                replaced: false,
+            };
             HeldCapacity { end, counts, placement }
         })
     }
