@@ -113,6 +113,8 @@ fn leases_book_their_terms_and_a_request_waits_for_the_next_day() {
         federation.expire_at(federation.state.next_due().unwrap().0);
     }
     assert_eq!(federation.state.next_due().unwrap().0, MIDNIGHT);
+    let ended: Vec<LeaseId> = federation.state.live_leases().map(|(id, _)| id).collect();
+    ended.into_iter().for_each(|lease| federation.stop(lease));
     federation.expire_at(MIDNIGHT);
     let plan = planner.plan(&federation.state, 100);
     assert_eq!(plan.placements.iter().map(|it| it.request).collect::<Vec<_>>(), [later]);
