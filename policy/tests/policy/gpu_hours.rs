@@ -156,13 +156,13 @@ fn limits_on_each_user_count_that_user_alone() {
     assert!(gpus.message.starts_with("quota `q` for each user of tenant `team` allows 2 GPUs"), "{gpus}");
     assert_eq!(denied("cy", 2_000, 1), None);
     let all = denied("cy", 3_000, 1).expect("denied");
-    assert_eq!(all.code, DenyCode::RequestTooLarge, "{all}");
+    assert_eq!(all.code, DenyCode::QuotaExhausted, "{all}");
     let hours = denied("bo", 1_000, 2).expect("denied");
     assert_eq!(hours.code, DenyCode::GpuHoursExhausted);
     assert!(
         hours.message.starts_with("quota `q` for each user of tenant `team` allows 4 GPU-hours per day; 1 are left")
     );
-    assert_eq!(hours.by[0].line, 35, "{hours:?}");
+    assert_eq!(hours.by[0].line, 34, "{hours:?}");
     assert_eq!(denied("cy", 1_000, 2), None);
     // Nobody known, nobody limited: what a plan of a policy asks.
     assert_eq!(denied("", 2_000, 2), None);
