@@ -20,6 +20,7 @@ mod offer_view;
 mod peering_view;
 mod placement;
 mod policy_view;
+mod quota_use;
 mod quote_view;
 mod raft_view;
 mod reclaim;
@@ -46,6 +47,7 @@ pub use policy_view::{
     LeaseEffect, PolicyApplied, PolicyChecked, PolicyFile, PolicyPlan, PolicyPlanned, PolicyProblem, PolicyShown,
     PolicyTested, QueuePlace, RequestEffect, ScenarioResult,
 };
+pub use quota_use::QuotaUse;
 pub use quote_view::Quote;
 pub use raft_view::{OldRoot, RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 pub use request_view::{Request, RequestState};

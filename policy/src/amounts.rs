@@ -6,8 +6,10 @@ use jiff::civil::Date;
 use jiff::{SignedDuration, Timestamp};
 
 use self::quantity::plain_milli;
-use crate::limits::{MAX_DURATION_MS, MAX_GPUS_MILLI};
+use crate::limits::{MAX_DURATION_MS, MAX_GPU_HOURS_MILLI, MAX_GPUS_MILLI};
 
+/// One GPU for an hour, in thousandths of a GPU × milliseconds.
+pub(crate) const GPU_HOUR: u128 = 1_000 * 3_600_000;
 /// One million credits.
 const MAX_CREDITS_MILLI: u64 = 1_000_000_000;
 
@@ -80,6 +82,16 @@ pub(crate) fn parse_gpus_milli(text: &str) -> Result<u64, AmountError> {
     milli.map_or_else(|| invalid("not an amount of GPUs", FORM), Ok)
 }
 
+/// Parses GPU-hours such as `500` or `0.25` to thousandths.
+pub(crate) fn parse_gpu_hours_milli(text: &str) -> Result<u64, AmountError> {
+    const FORM: &str = "write GPU-hours like `500` or `0.25`, from 0 to one billion, with at most three decimals";
+    if text.starts_with('-') {
+        return invalid("an amount of GPU-hours cannot be negative", FORM);
+    }
+    let milli = plain_milli(text).filter(|milli| *milli <= MAX_GPU_HOURS_MILLI && !text.ends_with('m'));
+    milli.map_or_else(|| invalid("not an amount of GPU-hours", FORM), Ok)
+}
+
 /// Parses a price in credits such as `3` or `0.125` to milli-credits.
 pub(crate) fn parse_credits_milli(text: &str) -> Result<u64, AmountError> {
     const FORM: &str = "write credits like `3` or `0.125`, from 0 to one million, with at most three decimals";
@@ -123,6 +135,12 @@ pub fn show_gpus(milli: u64) -> String {
         return whole.to_string();
     }
     format!("{whole}.{rest:03}").trim_end_matches('0').to_owned()
+}
+
+/// Shows GPU-time, in thousandths of a GPU × milliseconds, as GPU-hours: `500`, `0.25`. Rounds down to thousandths.
+#[must_use]
+pub fn show_gpu_hours(time: u128) -> String {
+    show_gpus(u64::try_from(time * 1_000 / GPU_HOUR).unwrap_or(u64::MAX))
 }
 
 /// Shows milliseconds as a duration that policy can read back: `1d12h`, `1h30m`.
@@ -184,6 +202,19 @@ mod tests {
         {
             assert!(parse_gpus_milli(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn gpu_hours_are_exact_thousandths() {
+        for (text, milli) in [("500", 500_000), (".5", 500), ("0", 0), ("1000000000", 1_000_000_000_000)] {
+            assert_eq!(parse_gpu_hours_milli(text), Ok(milli), "{text}");
+        }
+        for bad in ["", "-1", "250m", "0.0005", "1000000001", "5h"] {
+            assert!(parse_gpu_hours_milli(bad).is_err(), "{bad}");
+        }
+        assert_eq!(show_gpu_hours(3 * GPU_HOUR / 2), "1.5");
+        assert_eq!(show_gpu_hours(GPU_HOUR - 1), "0.999");
+        assert_eq!(show_gpu_hours(u128::from(u64::MAX) * 2), "10248191152.06");
     }
 
     #[test]

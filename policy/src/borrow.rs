@@ -6,8 +6,10 @@ use std::fmt;
 use comity_types::Delivery;
 use serde::{Deserialize, Serialize};
 
-use crate::documents::DocRef;
+use crate::documents::{DocRef, QuotaSubject};
 
+pub use gpu_time::{Booking, GpuTimeTable, LimitKey};
+pub use quota_use::QuotaUse;
 pub use rules::PreferenceFacts;
 pub use usage::{LeaseUse, UsageTable};
 
@@ -15,6 +17,8 @@ mod citations;
 mod decide;
 mod denials;
 mod find_agreement;
+mod gpu_time;
+mod quota_use;
 mod rules;
 mod schedules;
 mod usage;
@@ -24,6 +28,8 @@ mod usage;
 pub struct BorrowFacts<'f> {
     /// The borrowing tenant.
     pub tenant: &'f str,
+    /// Who submits the request; empty if unknown, so that limits on each user do not count.
+    pub user: &'f str,
     /// The cluster of the request.
     pub origin_cluster: &'f str,
     /// The cluster that would lend.
@@ -48,6 +54,16 @@ pub struct BorrowFacts<'f> {
 }
 
 impl BorrowFacts<'_> {
+    /// The GPU-time that the lease books.
+    pub(crate) fn booking(&self) -> Booking<'_> {
+        let (gpus_milli, until_ms, most_ms) = match self.in_use.gpu_time {
+            Some(known) => (known.gpus_milli, known.until_ms, known.most_ms),
+            None => (self.gpus_milli, self.now_ms.saturating_add(self.duration_ms), self.duration_ms),
+        };
+        let (tenant, user, class, from_ms) = (self.tenant, self.user, self.class, self.now_ms);
+        Booking { tenant, user, class, gpus_milli, from_ms, until_ms, most_ms }
+    }
+
     /// GPUs of the whole request, with this lease, in milli-GPU.
     pub(crate) const fn request_milli(&self) -> u64 {
         self.gpus_milli.saturating_add(self.beside_milli)
@@ -57,21 +73,58 @@ impl BorrowFacts<'_> {
 /// GPUs in use that limits on a lease count; see [`UsageTable::in_use`]. The default is none.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct InUse<'f> {
-    /// Borrowed by the tenant, all classes, in milli-GPU.
-    pub tenant_milli: u64,
-    /// Borrowed by the tenant in this class, in milli-GPU.
-    pub tenant_class_milli: u64,
-    /// Borrowed by all tenants of the institution, all classes, in milli-GPU.
-    pub institution_milli: u64,
-    /// Borrowed by all tenants of the institution in this class, in milli-GPU.
-    pub institution_class_milli: u64,
+    /// Borrowed by the tenant, by class, in milli-GPU; `None` for no leases.
+    pub by_tenant: Option<&'f BTreeMap<String, u64>>,
+    /// Borrowed by all tenants of the institution, by class.
+    pub by_institution: Option<&'f BTreeMap<String, u64>>,
+    /// Borrowed by the tenant for requests of the user, by class.
+    pub by_tenant_user: Option<&'f BTreeMap<String, u64>>,
+    /// Borrowed by all tenants of the institution for requests of the user, by class.
+    pub by_institution_user: Option<&'f BTreeMap<String, u64>>,
     /// Lent by the donor, by tenant and class, in milli-GPU; `None` for no leases.
     pub lent_by_donor: Option<&'f BTreeMap<String, BTreeMap<String, u64>>>,
     /// Lent under each agreement, in milli-GPU; `None` for no leases.
     pub lent_under_agreement: Option<&'f BTreeMap<String, u64>>,
+    /// GPU-time; `None` for none.
+    pub gpu_time: Option<GpuTimeFacts<'f>>,
+}
+
+/// GPU-time that limits on a lease count.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuTimeFacts<'f> {
+    /// What other leases have used and booked.
+    pub booked: &'f GpuTimeTable,
+    /// GPUs that the lease books, in milli-GPU; less than it has, where it replaces another one.
+    pub gpus_milli: u64,
+    /// The latest end of the lease, in milliseconds since 1970.
+    pub until_ms: u64,
+    /// The longest time that it books, in milliseconds.
+    pub most_ms: u64,
+}
+
+/// The sum over the classes that count, in milli-GPU.
+pub(crate) fn milli_of(by_class: Option<&BTreeMap<String, u64>>, counts: impl Fn(&str) -> bool) -> u64 {
+    let counted = by_class.into_iter().flatten().filter(|(class, _)| counts(class));
+    counted.fold(0, |sum, (_, milli)| sum.saturating_add(*milli))
 }
 
 impl InUse<'_> {
+    /// GPUs borrowed by the tenant, in milli-GPU.
+    #[must_use]
+    pub fn tenant_milli(&self) -> u64 {
+        milli_of(self.by_tenant, |_| true)
+    }
+
+    /// What a quota on `subject` counts, by class; for a limit on each user what the user has.
+    pub(crate) fn of_quota(&self, subject: &QuotaSubject, per_user: bool) -> Option<&BTreeMap<String, u64>> {
+        match (subject, per_user) {
+            (QuotaSubject::Tenant(_), false) => self.by_tenant,
+            (QuotaSubject::Tenant(_), true) => self.by_tenant_user,
+            (QuotaSubject::Institution(_), false) => self.by_institution,
+            (QuotaSubject::Institution(_), true) => self.by_institution_user,
+        }
+    }
+
     /// GPUs lent by the donor, in milli-GPU.
     #[must_use]
     pub fn lent_by_donor_milli(&self) -> u64 {
@@ -196,6 +249,8 @@ pub enum DenyCode {
     ScheduleEndsTooSoon,
     /// A quota is in use.
     QuotaExhausted,
+    /// The GPU-hours of a quota are used or reserved.
+    GpuHoursExhausted,
     /// The limit of the donor or of its lending term is in use.
     DonorExhausted,
 }
@@ -228,12 +283,13 @@ impl DenyCode {
             Self::OutsideSchedule => "outside-schedule",
             Self::ScheduleEndsTooSoon => "schedule-ends-too-soon",
             Self::QuotaExhausted => "quota-exhausted",
+            Self::GpuHoursExhausted => "gpu-hours-exhausted",
             Self::DonorExhausted => "donor-exhausted",
         }
     }
 
-    /// Whether the denial can go away without a change of policy, because leases end, agreements begin and schedules
-    /// open.
+    /// Whether the denial can go away without a change of policy, because leases end, periods of quotas and agreements
+    /// begin, and schedules open.
     #[must_use]
     pub const fn may_pass(self) -> bool {
         matches!(
@@ -243,6 +299,7 @@ impl DenyCode {
                 | Self::OutsideSchedule
                 | Self::ScheduleEndsTooSoon
                 | Self::QuotaExhausted
+                | Self::GpuHoursExhausted
                 | Self::DonorExhausted
         )
     }

@@ -127,9 +127,8 @@ impl Bundle {
     /// federation or a quota sets.
     #[must_use]
     pub fn idle_release_ms(&self, tenant: &str, class: &str) -> Option<u64> {
-        let names = self.quotas_by_tenant.get(tenant).map_or(&[][..], Vec::as_slice);
-        let quotas = names.iter().filter_map(|name| self.quotas.get(name)).map(|quota| &quota.spec);
-        let covering = quotas.filter(|quota| quota.class.as_deref().is_none_or(|limited| limited == class));
+        let quotas = self.quotas_of(tenant).map(|quota| &quota.spec);
+        let covering = quotas.filter(|quota| quota.covers_class(class));
         let federation = self.federation.spec.limits.idle_release_ms;
         covering.filter_map(|quota| quota.idle_release_ms).chain(federation).min()
     }

@@ -1,7 +1,9 @@
-//! When schedules are open: phases, and the offsets of time zones.
+//! When schedules are open, and calendar periods: phases, periods, and the offsets of time zones.
 
+pub(crate) mod period;
 mod phase;
 pub(crate) mod zones;
 
+pub use period::{CalendarPeriod, TimeSpan};
 pub use phase::Phase;
 pub use zones::{ZoneRules, Zones};

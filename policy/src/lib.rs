@@ -35,19 +35,22 @@ mod schema;
 mod source;
 mod warnings;
 
-pub use amounts::{quantity, show_duration, show_gpus};
-pub use borrow::{Allowance, BorrowFacts, Decision, Denial, DenyCode, InUse, LeaseUse, PreferenceFacts, UsageTable};
+pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus};
+pub use borrow::{
+    Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey,
+    PreferenceFacts, QuotaUse, UsageTable,
+};
 pub use bundle::{
     Bundle, BundleChanges, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope, ReclaimedLease,
 };
-pub use calendar::{Phase, ZoneRules, Zones};
+pub use calendar::{CalendarPeriod, Phase, TimeSpan, ZoneRules, Zones};
 pub use compile::{InvalidBundle, load};
 pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, read_directory, read_test_files, scan_directory};
 pub use documents::{
-    Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, Institution, LendTerm,
-    Limits, NodeSharing, NvLinkSharing, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Rule, RuleEffect, Schedule,
-    SourceLocation, Tenant, TenantRole, When, Window,
+    Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, GpuHours, Institution,
+    LendTerm, Limits, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Rule,
+    RuleEffect, Schedule, SourceLocation, Tenant, TenantRole, When, Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
 pub use expression::{RuleCondition, Selector, compile_selector};

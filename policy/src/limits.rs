@@ -46,6 +46,8 @@ pub const MIN_RECLAIM_PERIOD_MS: u64 = 60_000;
 pub const MAX_RECLAIM_PERIOD_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 /// The largest amount of GPUs in a document, in milli-GPU: ten million GPUs.
 pub const MAX_GPUS_MILLI: u64 = 10_000_000 * 1000;
+/// The largest limit on GPU-hours in a document, in thousandths: a billion GPU-hours.
+pub const MAX_GPU_HOURS_MILLI: u64 = 1_000_000_000 * 1000;
 /// Windows of one schedule, counted by day: eight a day.
 pub const MAX_WINDOWS: usize = 56;
 /// Time zones of one bundle. Their offsets travel with the files: about two KiB each.

@@ -13,7 +13,7 @@ use crate::documents::{
     Agreement, Cluster, Federation, GpuClass, Institution, PriorityClass, Quota, Rule, Schedule, Spec, Tenant,
 };
 use crate::kind::{API_VERSION, Kind};
-use crate::limits::{MAX_GPUS_MILLI, MAX_LIST_ITEMS, MAX_NAME_CHARS, MAX_TEXT_CHARS};
+use crate::limits::{MAX_GPU_HOURS_MILLI, MAX_GPUS_MILLI, MAX_LIST_ITEMS, MAX_NAME_CHARS, MAX_TEXT_CHARS};
 use crate::problem::{Problem, Problems};
 use crate::reading::fields::{FieldReader, Fields};
 use crate::reading::shapes::{KnownField, Shape, Shapes, below};
@@ -335,6 +335,11 @@ fn scalar_schema(shape: &Shape) -> Json {
             let mut gpus = number_or_text(GPUS);
             gpus["anyOf"][0]["maximum"] = json!(MAX_GPUS_MILLI / 1_000);
             gpus
+        }
+        Shape::GpuHours => {
+            let mut hours = number_or_text(CREDITS);
+            hours["anyOf"][0]["maximum"] = json!(MAX_GPU_HOURS_MILLI / 1_000);
+            hours
         }
         Shape::Credits => number_or_text(CREDITS),
         Shape::Date => json!({ "type": "string", "pattern": DATE }),

@@ -205,8 +205,8 @@ impl Bundle {
         if allowed.is_empty() {
             return Some(Obstacle {
                 field: "classes",
-                message: format!("`classes` of Tenant `{name}` names only classes with a quota of 0 GPUs"),
-                remedy: "raise `maxConcurrentGpus` of a Quota, or remove the tenant",
+                message: format!("`classes` of Tenant `{name}` names only classes with a quota of 0"),
+                remedy: "raise `maxConcurrentGpus` or `gpuHours` of a Quota, or remove the tenant",
             });
         }
         let lent = |donor: &&Document<Cluster>| {
@@ -244,15 +244,16 @@ impl Bundle {
         })
     }
 
-    /// Whether a quota allows a tenant 0 GPUs of a class.
+    /// Whether a quota allows a tenant 0 GPUs or 0 GPU-hours of a class.
     fn is_forbidden(&self, tenant: &Document<Tenant>, class: &str) -> bool {
         self.quotas.values().any(|quota| {
             let limits_tenant = match &quota.spec.subject {
                 QuotaSubject::Tenant(of) => *of == tenant.name,
                 QuotaSubject::Institution(of) => *of == tenant.spec.institution,
             };
-            let limits_class = quota.spec.class.as_deref().is_none_or(|of| of == class);
-            limits_tenant && limits_class && quota.spec.max_concurrent_gpus_milli == Some(0)
+            let none = quota.spec.max_concurrent_gpus_milli == Some(0)
+                || quota.spec.gpu_hours.as_ref().is_some_and(|hours| hours.limit_milli == 0);
+            limits_tenant && quota.spec.covers_class(class) && none
         })
     }
 }

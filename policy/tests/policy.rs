@@ -9,6 +9,8 @@ mod changes;
 mod edits;
 #[path = "policy/fuzz.rs"]
 mod fuzz;
+#[path = "policy/gpu_hours.rs"]
+mod gpu_hours;
 #[path = "policy/properties.rs"]
 mod properties;
 #[path = "policy/reclaims.rs"]

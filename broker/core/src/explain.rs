@@ -7,6 +7,7 @@ pub(crate) mod outlook;
 pub(crate) mod pending;
 pub(crate) mod policy_plan;
 pub(crate) mod queue_position;
+pub(crate) mod quota_uses;
 pub(crate) mod quote;
 pub(crate) mod reclaims;
 pub(crate) mod rule_warnings;
@@ -20,6 +21,7 @@ pub use policy_plan::{
     Prospect, RequestEffect, policy_plan,
 };
 pub use queue_position::QueuePosition;
+pub use quota_uses::quota_uses;
 pub use quote::{Quote, quote};
 pub use reclaims::{ReclaimedLease, Reclaims};
 pub use rule_warnings::rule_warnings;

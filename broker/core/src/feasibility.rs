@@ -1,6 +1,7 @@
 //! Decides whether a demand fits, and whether a proposal still holds.
 
 pub(crate) mod check;
+pub(crate) mod check_renewal;
 pub(crate) mod check_wiring;
 pub(crate) mod demand_key;
 pub(crate) mod donors;
@@ -14,7 +15,8 @@ pub(crate) mod release;
 pub(crate) mod snapshot;
 pub(crate) mod verdict;
 
-pub use check::{Grant, check, check_renewal, check_request};
+pub use check::{Grant, check, check_request};
+pub use check_renewal::check_renewal;
 pub use obstacle::{Cure, Obstacle};
 pub use reclaim_checks::reclaim_budget::ReachedLimit;
 pub use reclaim_checks::{check_reclaims, is_still_needed, spared};

@@ -9,7 +9,7 @@ pub mod settings;
 pub mod time;
 
 pub use records::{
-    actor, broker_record, cluster, envelope, health, idempotency, invite, keys, lease, member_certificate, peering,
-    policy_record, proposal, reclaim, reply, request, revocation,
+    actor, broker_record, cluster, envelope, health, idempotency, invite, keys, lease, member_certificate, meter,
+    peering, policy_record, proposal, reclaim, reply, request, revocation,
 };
 pub use resources::{amounts, data, demand, inventory, mig, network, placement, work};

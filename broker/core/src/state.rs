@@ -5,6 +5,7 @@ pub(crate) mod cluster_sums;
 pub mod encoding;
 pub mod fairness;
 pub(crate) mod gang;
+pub mod gpu_time;
 pub mod invariants;
 pub(crate) mod notice;
 pub mod occupancy;
@@ -20,7 +21,7 @@ pub(crate) mod usable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-use comity_policy::UsageTable;
+use comity_policy::{GpuTimeTable, UsageTable};
 use comity_types::{
     ClassName, ClusterId, InstitutionId, LeaseId, LeaseState, NodeId, PeeringId, PriorityName, RequestId, RequestState,
     TenantId,
@@ -45,6 +46,7 @@ use crate::model::time::{Millis, Timestamp};
 use crate::model::work::{WorkMix, WorkType};
 use crate::state::cluster_sums::ClusterSums;
 use crate::state::fairness::{Holdings, Ledger};
+use crate::state::gpu_time::{GpuTimeLedger, all_booked};
 use crate::state::occupancy::Occupancy;
 use crate::state::offered::DeviceCounts;
 use crate::state::queue::Queue;
@@ -106,6 +108,9 @@ pub struct Records {
     /// When leases were reclaimed for local need or a preemption.
     #[serde(default, skip_serializing_if = "ReclaimHistory::is_empty")]
     pub reclaims: ReclaimHistory,
+    /// GPU-time of ended leases that counts against quotas.
+    #[serde(default, skip_serializing_if = "GpuTimeLedger::is_empty")]
+    pub gpu_time: GpuTimeLedger,
     /// When an overdue request last jumped the queue.
     pub last_overdue: Timestamp,
     /// Brokers of the group, past and present, by number; at most [`MAX_BROKERS`](crate::model::limits::MAX_BROKERS).
@@ -138,6 +143,8 @@ pub struct Records {
 pub(crate) struct Derived {
     pub(crate) occupancy: Occupancy,
     pub(crate) usage: UsageTable,
+    /// GPU-time that is used and booked.
+    pub(crate) gpu_time: GpuTimeTable,
     pub(crate) classes: BTreeMap<ClusterId, BTreeMap<NodeId, Vec<Option<ClassName>>>>,
     pub(crate) device_counts: BTreeMap<ClusterId, DeviceCounts>,
     pub(crate) usable: Usable,
@@ -196,6 +203,12 @@ impl State {
     #[must_use]
     pub fn usage(&self) -> &UsageTable {
         &self.derived.usage
+    }
+
+    /// The GPU-time that counts against quotas: used in the present periods, and booked by leases in force.
+    #[must_use]
+    pub fn gpu_time_booked(&self) -> &GpuTimeTable {
+        &self.derived.gpu_time
     }
 
     /// GPU class of each device of a node, by index; `None` for devices without a class.
@@ -298,7 +311,7 @@ impl State {
 
 impl Derived {
     pub(crate) fn of(state: &State) -> Self {
-        let mut derived = Self::default();
+        let mut derived = Self { gpu_time: all_booked(state), ..Self::default() };
         for (id, lease) in &state.leases {
             if lease.occupies() {
                 derived.occupancy.take(&lease.placement);

@@ -29,6 +29,8 @@ mod formats;
 mod functions;
 #[path = "core/gangs.rs"]
 mod gangs;
+#[path = "core/gpu_hours.rs"]
+mod gpu_hours;
 #[path = "core/gpu_types.rs"]
 mod gpu_types;
 #[path = "core/handshake.rs"]

@@ -127,6 +127,7 @@ fn allowing_documents(state: &State, id: LeaseId, lease: &Lease) -> Vec<String> 
     let (tenant, donor, class) = (lease.tenant.as_str(), lease.placement.donor.as_str(), lease.class.as_str());
     let decision = bundle.may_borrow(&BorrowFacts {
         tenant,
+        user: &lease.submitted_by,
         origin_cluster: lease.origin.as_str(),
         donor_cluster: donor,
         class,
@@ -136,7 +137,7 @@ fn allowing_documents(state: &State, id: LeaseId, lease: &Lease) -> Vec<String> 
         duration_ms: lease.term.0,
         notice_ms: Some(0),
         now_ms: state.log_time.0,
-        in_use: usage.in_use(tenant, lease.institution.as_str(), donor, class),
+        in_use: usage.in_use(tenant, lease.institution.as_str(), &lease.submitted_by, donor),
     });
     match decision {
         Decision::Allow(allowance) => allowance.because.iter().map(ToString::to_string).collect(),

@@ -103,5 +103,6 @@ pub(crate) fn spec(asked: &AskedRequest) -> Result<RequestSpec, Refusal> {
         preemptible,
         release_idle: None,
         checkpoint_secret: None,
+        submitted_by: String::new(),
     })
 }

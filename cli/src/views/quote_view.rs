@@ -7,6 +7,7 @@ use super::device::enforced_parts;
 use super::donor_verdict::{DonorVerdict, donors_table};
 use super::earliest_start::EarliestStart;
 use super::placement::Placement;
+use super::quota_use::{QuotaUse, quotas_table};
 use super::reclaimed_leases::Reclaims;
 use super::value::{non_empty, non_zero};
 use crate::output::{Answer, Sheet, fields};
@@ -35,6 +36,8 @@ pub struct Quote {
     pub reclaims: Option<Reclaims>,
     /// Price of the whole term in thousandths of a credit; none without a placement.
     pub price_milli_credits: Option<u64>,
+    /// Limits of quotas that it counts against.
+    pub quotas: Vec<QuotaUse>,
     /// A verdict per donor.
     pub donors: Vec<DonorVerdict>,
 }
@@ -51,6 +54,7 @@ impl From<v1::QuoteRequestResponse> for Quote {
             earliest_donor: non_empty(response.earliest_donor),
             too_late: response.too_late,
             reclaims: response.reclaims.map(Reclaims::from),
+            quotas: response.quotas.into_iter().map(QuotaUse::from).collect(),
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
         }
     }
@@ -87,7 +91,9 @@ impl Answer for Quote {
             ("Price", price.unwrap_or_else(|| "-".to_owned())),
         ];
         head.extend(self.reclaims.iter().map(|it| ("Reclaimed", it.summary(now_ms))));
-        fields(&head).gap().then(donors_table(&self.donors))
+        let head = fields(&head);
+        let head = if self.quotas.is_empty() { head } else { head.gap().then(quotas_table(&self.quotas)) };
+        head.gap().then(donors_table(&self.donors))
     }
 }
 

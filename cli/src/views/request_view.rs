@@ -5,6 +5,7 @@ use comity_types::Delivery;
 use serde::Serialize;
 
 use super::list::Row;
+use super::quota_use::{QuotaUse, quotas_table};
 use super::spec::{DataNeed, Preemptible, RequestSpec};
 use super::value::{Known, non_empty, non_zero};
 use crate::output::{Answer, Column, Sheet, fields};
@@ -78,6 +79,9 @@ pub struct Request {
     pub gpu_type: Option<String>,
     /// Reason for its state.
     pub message: Option<String>,
+    /// After a dry run: limits of quotas that it counts against.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quotas: Vec<QuotaUse>,
     /// Revision of its last change.
     pub revision: u64,
 }
@@ -105,6 +109,7 @@ impl From<v1::Request> for Request {
             reclaims: request.reclaims,
             gpu_type: non_empty(request.gpu_type),
             message: non_empty(request.message),
+            quotas: Vec::new(),
             revision: request.revision,
         }
     }
@@ -203,7 +208,7 @@ impl Answer for Request {
                 format!("{} CPU, {} memory", format_cpu(cpu), format_memory(memory))
             }
         };
-        fields(&[
+        let shown = fields(&[
             ("Request", self.id.clone().unwrap_or_else(|| "(dry run)".to_owned())),
             ("State", self.state_text()),
             ("Message", self.message.clone().unwrap_or_default()),
@@ -237,7 +242,8 @@ impl Answer for Request {
             ("Attempts", self.attempts.to_string()),
             ("Reclaims", if self.reclaims == 0 { String::new() } else { self.reclaims.to_string() }),
             ("GPU type", self.gpu_type.clone().unwrap_or_default()),
-        ])
+        ]);
+        if self.quotas.is_empty() { shown } else { shown.gap().then(quotas_table(&self.quotas)) }
     }
 }
 

@@ -3,11 +3,12 @@
 use super::citations::Citations;
 use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
 use super::find_agreement::find_agreement;
+use super::gpu_time::check_gpu_time;
 use super::rules::check_rules;
 use super::schedules::check_when;
-use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode};
+use super::{Allowance, BorrowFacts, Decision, Denial, DenyCode, milli_of};
 use crate::bundle::Bundle;
-use crate::documents::{Agreement, Cluster, Document, LendTerm, Quota, QuotaSubject, Tenant};
+use crate::documents::{Agreement, Cluster, Document, LendTerm, Quota, Tenant};
 
 impl Bundle {
     /// Whether a tenant may borrow. Every input has an answer. A denial names the first reason and a remedy.
@@ -239,18 +240,22 @@ fn check_quotas(
     tenant: &Document<Tenant>,
     citations: &mut Citations,
 ) -> CheckResult<()> {
-    let names = bundle.quotas_by_tenant.get(&tenant.name).map_or(&[][..], Vec::as_slice);
-    let quotas = names.iter().filter_map(|name| bundle.quotas.get(name));
-    let covers_class = |quota: &&Document<Quota>| quota.spec.class.as_deref().is_none_or(|class| class == facts.class);
+    let quotas = bundle.quotas_of(&tenant.name).filter(|quota| quota.spec.covers_class(facts.class));
     let is_in_force = |quota: &&Document<Quota>| {
         let phase = quota.spec.when.as_ref().and_then(|when| bundle.phase_of(when, facts.now_ms));
         phase.is_none_or(|phase| phase.is_open)
     };
-    for quota in quotas.filter(covers_class).filter(is_in_force) {
+    for quota in quotas.filter(is_in_force) {
         check_quota(facts, quota)?;
-        citations.push(|| quota.cite("maxConcurrentGpus"));
+        check_gpu_hours(bundle, facts, quota)?;
+        citations.push(|| quota.cite(quota.spec.first_limit()));
     }
     Ok(())
+}
+
+fn check_gpu_hours(bundle: &Bundle, facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<()> {
+    let known = facts.in_use.gpu_time;
+    check_gpu_time(bundle, quota, known.map(|known| known.booked), &facts.booking())
 }
 
 fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<()> {
@@ -266,26 +271,20 @@ fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<
         let limit = format!("quota `{name}` allows leases");
         return deny_duration(facts, &limit, max_ms, quota.cite("maxLeaseDuration"));
     }
-    let Some(max_milli) = quota.spec.max_concurrent_gpus_milli else {
-        return Ok(());
-    };
-    let used_milli = match (&quota.spec.subject, &quota.spec.class) {
-        (QuotaSubject::Tenant(_), None) => facts.in_use.tenant_milli,
-        (QuotaSubject::Tenant(_), Some(_)) => facts.in_use.tenant_class_milli,
-        (QuotaSubject::Institution(_), None) => facts.in_use.institution_milli,
-        (QuotaSubject::Institution(_), Some(_)) => facts.in_use.institution_class_milli,
-    };
+    check_concurrent(facts, quota, false)?;
+    if facts.user.is_empty() { Ok(()) } else { check_concurrent(facts, quota, true) }
+}
+
+/// Checks the GPUs borrowed at a time: of the subject, or of the user alone.
+fn check_concurrent(facts: &BorrowFacts<'_>, quota: &Document<Quota>, per_user: bool) -> CheckResult<()> {
+    let spec = &quota.spec;
+    let Some((max_milli, field)) = spec.max_concurrent_of(per_user) else { return Ok(()) };
+    let used_milli = milli_of(facts.in_use.of_quota(&spec.subject, per_user), |class| spec.covers_class(class));
     let headroom = Headroom { max_milli, used_milli, requested_milli: facts.gpus_milli };
     if headroom.fits() {
         return Ok(());
     }
-    let subject = match &quota.spec.subject {
-        QuotaSubject::Tenant(tenant) => format!("tenant `{tenant}`"),
-        QuotaSubject::Institution(institution) => format!("institution `{institution}`"),
-    };
-    let class = quota.spec.class.as_ref().map_or_else(String::new, |class| format!(" of class `{class}`"));
-    let limit = format!("quota `{name}` for {subject}{class}");
-    headroom.deny(DenyCode::QuotaExhausted, &limit, quota.cite("maxConcurrentGpus"))
+    headroom.deny(DenyCode::QuotaExhausted, &spec.shown(&quota.name, per_user), quota.cite(field))
 }
 
 /// Checks the donor's own limits: one lending term and the cluster need headroom.

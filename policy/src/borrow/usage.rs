@@ -11,6 +11,8 @@ use super::InUse;
 pub struct LeaseUse<'l> {
     /// The tenant that borrows.
     pub tenant: &'l str,
+    /// The user who submitted the request.
+    pub user: &'l str,
     /// The tenant's institution.
     pub institution: &'l str,
     /// The cluster that lends.
@@ -27,7 +29,7 @@ pub struct LeaseUse<'l> {
 }
 
 /// Milli-GPU by class.
-type ByClass = BTreeMap<String, u64>;
+pub(crate) type ByClass = BTreeMap<String, u64>;
 
 /// Sums over the current leases. Call [`add`](Self::add) when a lease is placed and [`remove`](Self::remove) when its
 /// capacity is free again.
@@ -35,6 +37,10 @@ type ByClass = BTreeMap<String, u64>;
 pub struct UsageTable {
     by_tenant: BTreeMap<String, ByClass>,
     by_institution: BTreeMap<String, ByClass>,
+    /// By tenant and user.
+    by_tenant_user: BTreeMap<String, BTreeMap<String, ByClass>>,
+    /// By institution and user.
+    by_institution_user: BTreeMap<String, BTreeMap<String, ByClass>>,
     by_donor: BTreeMap<String, BTreeMap<String, ByClass>>,
     by_agreement: BTreeMap<String, u64>,
 }
@@ -47,6 +53,8 @@ impl UsageTable {
         if !lease.replaced {
             update(&mut self.by_tenant, lease.tenant, add_to_class);
             update(&mut self.by_institution, lease.institution, add_to_class);
+            update(&mut self.by_tenant_user, lease.tenant, |users| update(users, lease.user, add_to_class));
+            update(&mut self.by_institution_user, lease.institution, |users| update(users, lease.user, add_to_class));
         }
         update(&mut self.by_donor, lease.donor, |donor| update(donor, lease.tenant, add_to_class));
         if let Some(agreement) = lease.agreement {
@@ -60,40 +68,32 @@ impl UsageTable {
         if !lease.replaced {
             subtract_in_class(&mut self.by_tenant, lease.tenant, lease.class, milli);
             subtract_in_class(&mut self.by_institution, lease.institution, lease.class, milli);
+            subtract_below(&mut self.by_tenant_user, lease.tenant, lease.user, lease.class, milli);
+            subtract_below(&mut self.by_institution_user, lease.institution, lease.user, lease.class, milli);
         }
-        if let Some(donor) = self.by_donor.get_mut(lease.donor) {
-            subtract_in_class(donor, lease.tenant, lease.class, milli);
-            if donor.is_empty() {
-                self.by_donor.remove(lease.donor);
-            }
-        }
+        subtract_below(&mut self.by_donor, lease.donor, lease.tenant, lease.class, milli);
         if let Some(agreement) = lease.agreement {
             subtract_milli(&mut self.by_agreement, agreement, milli);
         }
     }
 
-    /// The GPUs in use that count against a lease of `class` from `donor` to `tenant` of `institution`.
+    /// The GPUs in use that count against a lease from `donor` to `tenant` of `institution`, for a request of `user`.
     #[must_use]
-    pub fn in_use<'u>(&'u self, tenant: &str, institution: &str, donor: &str, class: &str) -> InUse<'u> {
-        let total = |sums: Option<&ByClass>| {
-            sums.map_or(0, |sums| sums.values().fold(0_u64, |sum, milli| sum.saturating_add(*milli)))
-        };
-        let of_class = |sums: Option<&ByClass>| sums.and_then(|sums| sums.get(class)).copied().unwrap_or(0);
-        let by_tenant = self.by_tenant.get(tenant);
-        let by_institution = self.by_institution.get(institution);
+    pub fn in_use<'u>(&'u self, tenant: &str, institution: &str, user: &str, donor: &str) -> InUse<'u> {
         InUse {
-            tenant_milli: total(by_tenant),
-            tenant_class_milli: of_class(by_tenant),
-            institution_milli: total(by_institution),
-            institution_class_milli: of_class(by_institution),
+            by_tenant: self.by_tenant.get(tenant),
+            by_institution: self.by_institution.get(institution),
+            by_tenant_user: self.by_tenant_user.get(tenant).and_then(|users| users.get(user)),
+            by_institution_user: self.by_institution_user.get(institution).and_then(|users| users.get(user)),
             lent_by_donor: self.by_donor.get(donor),
             lent_under_agreement: Some(&self.by_agreement),
+            gpu_time: None,
         }
     }
 }
 
 /// Applies `change` to the entry of `key`, inserting a default first. Clones `key` only to insert.
-fn update<T: Default>(sums: &mut BTreeMap<String, T>, key: &str, change: impl FnOnce(&mut T)) {
+pub(super) fn update<T: Default>(sums: &mut BTreeMap<String, T>, key: &str, change: impl FnOnce(&mut T)) {
     match sums.get_mut(key) {
         Some(known) => change(known),
         None => change(sums.entry(key.to_owned()).or_default()),
@@ -122,14 +122,32 @@ fn subtract_in_class(sums: &mut BTreeMap<String, ByClass>, key: &str, class: &st
     }
 }
 
+/// Subtracts from the sums of `inner` below `outer`.
+fn subtract_below(
+    sums: &mut BTreeMap<String, BTreeMap<String, ByClass>>,
+    outer: &str,
+    inner: &str,
+    class: &str,
+    milli: u64,
+) {
+    if let Some(below) = sums.get_mut(outer) {
+        subtract_in_class(below, inner, class, milli);
+        if below.is_empty() {
+            sums.remove(outer);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::milli_of;
     use super::*;
 
     #[test]
     fn removing_all_leases_empties_the_table() {
         let one = LeaseUse {
             tenant: "t",
+            user: "v",
             institution: "i",
             donor: "d",
             class: "c",
@@ -142,11 +160,14 @@ mod tests {
         table.add(&one);
         table.add(&one);
         table.add(&other);
-        let seen = table.in_use("t", "i", "d", "c");
+        let seen = table.in_use("t", "i", "v", "d");
         assert_eq!(
-            (seen.tenant_milli, seen.tenant_class_milli, seen.institution_milli, seen.institution_class_milli),
-            (3000, 3000, 4500, 3000)
+            [seen.by_tenant, seen.by_institution, seen.by_tenant_user, seen.by_institution_user]
+                .map(|it| milli_of(it, |_| true)),
+            [3000, 4500, 3000, 4500]
         );
+        assert_eq!(milli_of(seen.by_institution, |class| class == "c"), 3000);
+        assert_eq!(milli_of(table.in_use("t", "i", "w", "d").by_institution_user, |_| true), 0);
         assert_eq!(seen.lent_by_donor_milli(), 4500);
         assert_eq!(seen.lent_under_agreement_milli("a"), 3000);
         for lease in [&one, &one, &other, &other] {

@@ -1,7 +1,7 @@
 //! The limits on reclaims that cover a lease.
 
 use crate::bundle::Bundle;
-use crate::documents::{QuotaSubject, ReclaimLimit};
+use crate::documents::{Document, Quota, QuotaSubject, ReclaimLimit};
 
 /// A lease, as far as limits on reclaims see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +42,8 @@ impl Bundle {
         let donor = own.or(self.federation.spec.defaults.max_reclaims);
         let tenant = self.federation.spec.limits.max_reclaims_per_tenant;
         let rule = |scope| move |limit| ReclaimRule { scope, limit };
-        let quotas = self.quotas_by_tenant.get(lease.tenant).into_iter().flatten();
-        let of_quota = |name: &'a String| {
-            let quota = &self.quotas.get(name)?.spec;
-            let covers = quota.class.as_deref().is_none_or(|class| class == lease.class);
-            quota.max_reclaims.filter(|_| covers).map(rule(ReclaimScope::Quota(name)))
-        };
+        let quotas = self.quotas_of(lease.tenant).filter(|quota| quota.spec.covers_class(lease.class));
+        let of_quota = |quota: &'a Document<Quota>| quota.spec.max_reclaims.map(rule(ReclaimScope::Quota(&quota.name)));
         let broad =
             [donor.map(rule(ReclaimScope::Donor(lease.donor))), tenant.map(rule(ReclaimScope::Tenant(lease.tenant)))];
         broad.into_iter().flatten().chain(quotas.filter_map(of_quota)).collect()
@@ -66,7 +62,7 @@ impl Bundle {
                         self.tenants.get(lease.tenant).is_some_and(|tenant| tenant.spec.institution == *institution)
                     }
                 };
-                is_subject && quota.spec.class.as_deref().is_none_or(|class| class == lease.class)
+                is_subject && quota.spec.covers_class(lease.class)
             }),
         }
     }

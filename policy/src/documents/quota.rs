@@ -1,8 +1,10 @@
 //! Quota: limits on the GPUs of a tenant or an institution.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
-use super::{ReclaimLimit, Spec, When};
+use super::{GpuHours, PerUser, ReclaimLimit, Spec, When};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields, Target};
@@ -13,10 +15,14 @@ use crate::reading::fields::{FieldReader, Fields, Target};
 pub struct Quota {
     /// `tenant` or `institution`: the subject of the limits.
     pub subject: QuotaSubject,
-    /// `class`: the limited class; `None` limits all classes together.
-    pub class: Option<String>,
+    /// `classes`: the limited classes, together; empty for all.
+    pub classes: BTreeSet<String>,
     /// `maxConcurrentGpus`: most GPUs borrowed at a time, in milli-GPU.
     pub max_concurrent_gpus_milli: Option<u64>,
+    /// `gpuHours`: most GPU-time in a calendar period.
+    pub gpu_hours: Option<GpuHours>,
+    /// `perUser`: limits on each user.
+    pub per_user: Option<PerUser>,
     /// `maxGpusPerRequest`, in milli-GPU.
     pub max_gpus_per_request_milli: Option<u64>,
     /// `maxLeaseDuration`, in milliseconds.
@@ -37,6 +43,54 @@ pub enum QuotaSubject {
     Tenant(String),
     /// All tenants of an institution together.
     Institution(String),
+}
+
+impl Quota {
+    /// Whether it limits GPUs of a class.
+    #[must_use]
+    pub fn covers_class(&self, class: &str) -> bool {
+        self.classes.is_empty() || self.classes.contains(class)
+    }
+
+    /// The limit on GPUs at a time, in milli-GPU, and its field: on all together, or on each user.
+    pub(crate) fn max_concurrent_of(&self, per_user: bool) -> Option<(u64, &'static str)> {
+        if per_user {
+            Some((self.per_user.as_ref()?.max_concurrent_gpus_milli?, "perUser.maxConcurrentGpus"))
+        } else {
+            Some((self.max_concurrent_gpus_milli?, "maxConcurrentGpus"))
+        }
+    }
+
+    /// The limit on GPU-time: on all together, or on each user.
+    #[must_use]
+    pub fn gpu_hours_of(&self, per_user: bool) -> Option<&GpuHours> {
+        if per_user { self.per_user.as_ref()?.gpu_hours.as_ref() } else { self.gpu_hours.as_ref() }
+    }
+
+    /// The first field that limits what is borrowed.
+    pub(crate) fn first_limit(&self) -> &'static str {
+        match (self.max_concurrent_gpus_milli, &self.gpu_hours, &self.per_user) {
+            (None, Some(_), _) => "gpuHours",
+            (None, None, Some(_)) => "perUser",
+            _ => "maxConcurrentGpus",
+        }
+    }
+
+    /// What it limits, in messages: ``quota `q` for tenant `t` of class `large` ``. `per_user` for a limit on each user.
+    pub(crate) fn shown(&self, name: &str, per_user: bool) -> String {
+        let subject = match &self.subject {
+            QuotaSubject::Tenant(tenant) => format!("tenant `{tenant}`"),
+            QuotaSubject::Institution(institution) => format!("institution `{institution}`"),
+        };
+        let each = if per_user { "each user of " } else { "" };
+        let classes: Vec<&str> = self.classes.iter().map(String::as_str).collect();
+        let classes = match classes.as_slice() {
+            [] => String::new(),
+            [class] => format!(" of class `{class}`"),
+            more => format!(" of the classes `{}`", more.join("`, `")),
+        };
+        format!("quota `{name}` for {each}{subject}{classes}")
+    }
 }
 
 impl Spec for Quota {
@@ -61,42 +115,52 @@ impl Spec for Quota {
             tenant_field.and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::Tenant)));
         let institution = institution_field
             .and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::Institution)));
-        let class_field = fields.optional("class", reader);
-        let class_given = class_field.is_some();
-        let class =
-            class_field.and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::GpuClass)));
+        let classes = fields.optional("classes", reader).map(|(path, node)| {
+            reader.require_items(&path, node, "name at least one GpuClass, or leave the field out for all");
+            reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::Document(Kind::GpuClass)))
+        });
         let when = When::read(fields, reader);
         let concurrent = fields.optional("maxConcurrentGpus", reader);
+        let hours = fields.optional("gpuHours", reader);
+        let per_user = fields.optional("perUser", reader);
         let per_request = fields.optional("maxGpusPerRequest", reader);
         let longest = fields.optional("maxLeaseDuration", reader);
         let idle = fields.optional("idleRelease", reader);
         let reclaims = fields.optional("maxReclaims", reader);
-        let limits = [concurrent, per_request, longest, idle, reclaims];
+        let limits = [concurrent, hours, per_user, per_request, longest, idle, reclaims];
         if limits.iter().all(Option::is_none) {
             let message = format!("{} limits nothing", reader.label);
-            let remedy =
-                "add `maxConcurrentGpus`, `maxGpusPerRequest`, `maxLeaseDuration`, `idleRelease` or `maxReclaims`";
+            let remedy = "add `maxConcurrentGpus`, `gpuHours`, `perUser`, `maxGpusPerRequest`, `maxLeaseDuration`, \
+                          `idleRelease` or `maxReclaims`";
             reader.problems.at(whole, ProblemCode::MissingField, message, remedy);
         }
-        let [concurrent, per_request, longest, idle, reclaims] = limits;
-        if let (Some(when), Some((path, node))) = (&when, idle.as_ref().or(reclaims.as_ref())) {
+        let [concurrent, hours, per_user, per_request, longest, idle, reclaims] = limits;
+        let always =
+            hours.as_ref().or(idle.as_ref()).or(reclaims.as_ref()).map(|(path, node)| (path.clone(), node.place));
+        let per_user = per_user.and_then(|(path, node)| {
+            let read = PerUser::read(&path, node, reader)?;
+            Some((path, node.place, read))
+        });
+        let hours_of_users = per_user.as_ref().filter(|(.., read)| read.gpu_hours.is_some());
+        let always = always.or(hours_of_users.map(|(path, place, _)| (format!("{path}.gpuHours"), *place)));
+        if let (Some(when), Some((path, place))) = (&when, always) {
             let message =
                 format!("`{path}` of {} is in force always, but the quota has `{}`", reader.label, when.field());
-            let remedy = "put it into a Quota of its own: a schedule limits new leases only";
-            reader.problems.at(node.place, ProblemCode::Contradiction, message, remedy);
+            let remedy = "put it into a Quota of its own: a schedule varies the limits on the GPUs of new leases only";
+            reader.problems.at(place, ProblemCode::Contradiction, message, remedy);
         }
         let concurrent = concurrent.and_then(|(path, node)| reader.gpus_milli(&path, node));
+        let hours = hours.and_then(|(path, node)| GpuHours::read(&path, node, reader));
         let per_request = per_request.and_then(|(path, node)| reader.positive_gpus_milli(&path, node));
         let longest = longest.and_then(|(path, node)| reader.positive_duration_ms(&path, node));
         let idle = idle.and_then(|(path, node)| reader.idle_release_ms(&path, node));
         let reclaims = reclaims.and_then(|(path, node)| ReclaimLimit::read(&path, node, reader));
-        if class_given && class.is_none() {
-            return None;
-        }
         Some(Self {
             subject: tenant.map(QuotaSubject::Tenant).or(institution.map(QuotaSubject::Institution))?,
-            class,
+            classes: classes.unwrap_or_default(),
             max_concurrent_gpus_milli: concurrent,
+            gpu_hours: hours,
+            per_user: per_user.map(|(.., read)| read),
             max_gpus_per_request_milli: per_request,
             max_lease_duration_ms: longest,
             idle_release_ms: idle,

@@ -349,6 +349,11 @@ impl<'c, 's> FieldReader<'c, 's> {
         self.amount(path, node, (Shape::Gpus, ProblemCode::InvalidQuantity), amounts::parse_gpus_milli)
     }
 
+    /// An amount of GPU-hours in thousandths.
+    pub(crate) fn gpu_hours_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
+        self.amount(path, node, (Shape::GpuHours, ProblemCode::InvalidQuantity), amounts::parse_gpu_hours_milli)
+    }
+
     /// An amount of GPUs above zero, in milli-GPU.
     pub(crate) fn positive_gpus_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
         let milli = self.gpus_milli(path, node)?;

@@ -24,6 +24,7 @@ pub(crate) enum Shape {
     UserId,
     Duration,
     Gpus,
+    GpuHours,
     Credits,
     Date,
     Quantity,

@@ -27,6 +27,7 @@ const NOW: u64 = 1_795_219_200_000;
 pub(super) fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<'f> {
     BorrowFacts {
         tenant: "poly-ml",
+        user: "",
         origin_cluster: "polytech-campus",
         donor_cluster: donor,
         class,
@@ -106,6 +107,7 @@ fn each_denial_names_its_reason_line_and_remedy() {
         (
             BorrowFacts {
                 tenant: "physics-analysis",
+                user: "",
                 origin_cluster: "physics-farm",
                 ..ask("hospital-research", "midrange", 1)
             },
@@ -146,6 +148,7 @@ fn gpus_in_use_count_against_every_limit() {
     let bundle = example_bundle();
     let lease = |tenant, institution, donor, class, agreement, gpus| LeaseUse {
         tenant,
+        user: "",
         institution,
         donor,
         class,
@@ -157,7 +160,7 @@ fn gpus_in_use_count_against_every_limit() {
         let mut table = UsageTable::default();
         leases.iter().for_each(|lease| table.add(lease));
         let institution = &bundle.tenants[facts.tenant].spec.institution;
-        let in_use = table.in_use(facts.tenant, institution, facts.donor_cluster, facts.class);
+        let in_use = table.in_use(facts.tenant, institution, facts.user, facts.donor_cluster);
         bundle.may_borrow(&BorrowFacts { in_use, ..facts })
     };
     let frontier = "ncc-lends-to-universities";
@@ -181,6 +184,7 @@ fn gpus_in_use_count_against_every_limit() {
     // The hospital has a term of its own there, which is still free …
     let hospital = BorrowFacts {
         tenant: "hospital-imaging",
+        user: "",
         origin_cluster: "hospital-research",
         ..ask("ncc-main", "frontier", 4)
     };

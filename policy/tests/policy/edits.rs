@@ -54,6 +54,7 @@ fn an_enrolled_cluster_borrows_from_others_of_its_institution_and_of_other_ones(
     {
         let facts = BorrowFacts {
             tenant,
+            user: "",
             origin_cluster,
             donor_cluster,
             class: "any",

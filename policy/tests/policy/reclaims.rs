@@ -39,8 +39,8 @@ fn donor_tenant_and_quotas_limit_reclaims() {
         ],
         vec![
             quota("ours", "tenant: poly-ml, maxReclaims: {leases: 2, per: 1h}"),
-            quota("all-of-poly", "institution: polytechnic, class: frontier, maxReclaims: {leases: 3, per: 2h}"),
-            quota("midrange", "tenant: poly-ml, class: midrange, maxReclaims: {leases: 0, per: 7d}"),
+            quota("all-of-poly", "institution: polytechnic, classes: [frontier], maxReclaims: {leases: 3, per: 2h}"),
+            quota("midrange", "tenant: poly-ml, classes: [midrange], maxReclaims: {leases: 0, per: 7d}"),
         ],
     );
     let bundle = load(files).unwrap_or_else(|problems| panic!("{}", render_problems(&problems)));

@@ -71,6 +71,7 @@ fn problems(schedule: &str) -> Vec<Problem> {
 fn ask(now_ms: u64, hours: u64, notice_ms: Option<u64>) -> BorrowFacts<'static> {
     BorrowFacts {
         tenant: "team",
+        user: "",
         origin_cluster: "desk",
         donor_cluster: "farm",
         class: "midrange",

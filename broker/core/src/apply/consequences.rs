@@ -4,5 +4,6 @@ mod chain_changes;
 pub(crate) mod exclusions;
 pub(crate) mod handshakes;
 mod lease_ends;
+mod metering;
 mod request_parts;
 pub(crate) mod user_requests;

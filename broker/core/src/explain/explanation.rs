@@ -181,7 +181,7 @@ fn why_no_more(
 ) -> Option<String> {
     let mut snapshot = snapshot.clone();
     for FeasiblePlacement { placement, class, agreement, .. } in parts {
-        snapshot.take(spec.tenant.as_str(), class, agreement.as_deref(), placement);
+        snapshot.take(spec, class, agreement.as_deref(), placement);
         snapshot.beside_milli = snapshot.beside_milli.saturating_add(placement.milli());
     }
     let one = spec.for_members(Members { min: 1, desired: 1 }, Vec::new());

@@ -9,7 +9,8 @@ use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
 use crate::model::request::Request;
 use crate::state::State;
-use crate::state::gang::{held_milli, join_spec, joinable_members, replacement_specs};
+use crate::state::gang::{Role, held_milli, join_spec, joinable_members, replacement_specs};
+use crate::state::gpu_time::kept_end;
 
 /// Explains the pending search for a request; `None` if there is none, or while no policy is in force.
 #[must_use]
@@ -30,6 +31,7 @@ fn another_place(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanati
     // As in planning, a replaced lease and its replacement count once against limits.
     let mut snapshot = snapshot.clone();
     snapshot.exclude_chain(&request.chain_of(state, id));
+    snapshot.kept_end = kept_end(state, request, Role::Replaces(id));
     let spec = replacement_specs(state, request, id).into_iter().next()?;
     let found = explain_donors(&snapshot, &spec);
     let summary = format!("another place is sought for {id} until {}: {}", until.to_minute(), found.summary);
@@ -42,6 +44,7 @@ fn more_members(snapshot: &Snapshot<'_>, request: &Request) -> Option<Explanatio
     let spec = RequestSpec { spread_donors: false, ..join_spec(state, request)? };
     let mut snapshot = snapshot.clone();
     snapshot.beside_milli = held_milli(state, request);
+    snapshot.kept_end = kept_end(state, request, Role::Joins);
     let found = explain_donors(&snapshot, &spec);
     let missing = joinable_members(state, request);
     let summary = format!("{missing} more of its members would join: {}", found.summary);

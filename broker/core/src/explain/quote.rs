@@ -115,7 +115,6 @@ fn submitted(state: &State, spec: &RequestSpec) -> Request {
         lease: None,
         parts: BTreeSet::new(),
         submitted_at: state.log_time,
-        submitted_by: String::new(),
         traceparent: String::new(),
         attempts: 0,
         reclaims: 0,

@@ -1,9 +1,9 @@
-//! Checks requests at submission, placements in `apply`, and renewals.
+//! Checks requests at submission, and placements in `apply`.
 
 use std::collections::BTreeSet;
 
 use comity_policy::{Bundle, compile_selector, show_duration, show_gpus};
-use comity_types::{ClassName, ClusterId, LeaseId, NodeId, RequestId};
+use comity_types::{ClassName, ClusterId, NodeId, RequestId};
 
 use crate::feasibility::check_wiring::{check_count, check_network, check_part};
 use crate::feasibility::fit::device::{Load, room};
@@ -15,15 +15,14 @@ use crate::feasibility::reclaim_checks::pool::check_pools;
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec, Share};
 use crate::model::inventory::Device;
-use crate::model::lease::Lease;
 use crate::model::limits::MAX_PARTS;
 use crate::model::placement::{DeviceShare, NodePlacement, Placement};
 use crate::model::proposal::ProposedPlacement;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::request::Request;
-use crate::model::time::Millis;
 use crate::state::State;
 use crate::state::gang::{self, Role};
+use crate::state::gpu_time::kept_end;
 use crate::state::occupancy::NodeOccupancy;
 
 /// The terms under which a valid placement is granted.
@@ -39,7 +38,7 @@ fn no_capacity(reason: String) -> Refusal {
     Refusal::new(Code::NoCapacity, reason, "plan again")
 }
 
-fn denied(obstacle: &Obstacle) -> Refusal {
+pub(crate) fn denied(obstacle: &Obstacle) -> Refusal {
     Refusal::new(Code::PolicyDenied, format!("{} ({})", obstacle.reason, obstacle.code), &obstacle.unblock)
 }
 
@@ -60,6 +59,7 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
     let id = proposed.request;
     let request = state.requests.get(&id).ok_or_else(|| Refusal::not_found("request", id, "request"))?;
     let mut snapshot = Snapshot::new(state).ok_or_else(Refusal::no_policy)?;
+    snapshot.kept_end = kept_end(state, request, role);
     // A replaced lease and its replacement count once against limits.
     if let Role::Replaces(old) = role {
         snapshot.exclude_chain(&request.chain_of(state, old));
@@ -110,7 +110,7 @@ fn check_parts(
     let (mut grants, mut units) = (Vec::new(), 0);
     for part in proposed.parts() {
         let grant = check_placement(snapshot, &one, part)?;
-        snapshot.take(spec.tenant.as_str(), &grant.class, grant.agreement.as_deref(), part);
+        snapshot.take(spec, &grant.class, grant.agreement.as_deref(), part);
         snapshot.beside_milli = snapshot.beside_milli.saturating_add(part.milli());
         units += part.units();
         grants.push(grant);
@@ -385,31 +385,4 @@ fn check_queue(state: &State, spec: &RequestSpec, bundle: &Bundle) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Checks whether policy allows `lease` a new term of length `term`.
-pub fn check_renewal(state: &State, lease: LeaseId, term: Millis) -> Result<(), Refusal> {
-    let lease = state.leases.get(&lease).ok_or_else(|| Refusal::not_found("lease", lease, "lease"))?;
-    let snapshot = Snapshot::new(state).ok_or_else(Refusal::no_policy)?;
-    permit_renewal(snapshot, lease, term).map_err(|obstacle| denied(&obstacle))
-}
-
-/// Why policy does not allow `lease` a new term of length `term`; `None` if it does, or while no policy is in force.
-pub(crate) fn renewal_obstacle(state: &State, lease: &Lease, term: Millis) -> Option<Box<Obstacle>> {
-    permit_renewal(Snapshot::new(state)?, lease, term).err()
-}
-
-fn permit_renewal<'s>(mut snapshot: Snapshot<'s>, lease: &'s Lease, term: Millis) -> Result<(), Box<Obstacle>> {
-    snapshot.exclude(lease);
-    let requests = &snapshot.state.requests;
-    let ask = PolicyQuery {
-        tenant: lease.tenant.as_str(),
-        origin: &lease.origin,
-        class: &lease.class,
-        milli: lease.placement.milli(),
-        delivery: lease.delivery,
-        duration: term,
-        preemptible: requests.get(&lease.request).is_some_and(|request| request.spec.preemptible.is_some()),
-    };
-    permitted(snapshot.may_borrow(&lease.placement.donor, ask)).map(|_| ())
 }

@@ -9,6 +9,8 @@ use crate::model::time::Millis;
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct DemandKey<'a> {
     tenant: &'a str,
+    /// Limits may hold for each user.
+    user: &'a str,
     origin: &'a ClusterId,
     gpus: &'a GpuDemand,
     topology: Topology,
@@ -27,6 +29,7 @@ impl<'a> DemandKey<'a> {
     pub(crate) fn of(spec: &'a RequestSpec) -> Self {
         Self {
             tenant: spec.tenant.as_str(),
+            user: &spec.submitted_by,
             origin: &spec.origin,
             gpus: &spec.gpus,
             topology: spec.topology,

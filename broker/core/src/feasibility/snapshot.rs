@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
-use comity_policy::{BorrowFacts, Bundle, Denial, LeaseUse, UsageTable};
+use comity_policy::{
+    Booking, BorrowFacts, Bundle, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey, QuotaUse, UsageTable,
+};
 use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId};
 
 use crate::feasibility::donors::link::Link;
@@ -14,6 +16,7 @@ use crate::model::lease::Lease;
 use crate::model::placement::Placement;
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
+use crate::state::gpu_time::KeptEnd;
 use crate::state::notice::schedule_notice;
 use crate::state::occupancy::{Changes, NodeOccupancy, Occupancy};
 use crate::state::usable::Usable;
@@ -32,6 +35,8 @@ pub(crate) struct Snapshot<'a> {
     /// Thousandths of devices that the current request holds elsewhere or held earlier: limits per request count these
     /// too.
     pub(crate) beside_milli: u64,
+    /// The end that the current request's lease takes over from another one.
+    pub(crate) kept_end: Option<KeptEnd>,
     /// Replacements for nodes with less usable than offered capacity.
     usable: &'a Usable,
     /// Whether donors have only the nodes in `usable`.
@@ -42,6 +47,7 @@ pub(crate) struct Snapshot<'a> {
     /// Thousandths of devices that this plan placed and released, by donor.
     changed_milli: BTreeMap<ClusterId, (u64, u64)>,
     usage: Cow<'a, UsageTable>,
+    gpu_time: Cow<'a, GpuTimeTable>,
     /// Links from the origin queried last to every member cluster, sorted by id.
     links: RefCell<(Option<ClusterId>, Vec<Link>)>,
     /// The node looked up last: one decision queries the same node repeatedly.
@@ -74,6 +80,7 @@ pub(crate) struct HeldCapacity<'p> {
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyQuery<'a> {
     pub(crate) tenant: &'a str,
+    pub(crate) user: &'a str,
     pub(crate) origin: &'a ClusterId,
     pub(crate) class: &'a ClassName,
     pub(crate) milli: u64,
@@ -87,6 +94,7 @@ impl<'a> PolicyQuery<'a> {
     pub(crate) fn of(spec: &'a RequestSpec, class: &'a ClassName, milli: u64) -> Self {
         Self {
             tenant: spec.tenant.as_str(),
+            user: &spec.submitted_by,
             origin: &spec.origin,
             class,
             milli,
@@ -109,12 +117,14 @@ impl<'a> Snapshot<'a> {
             explains: false,
             when_idle: false,
             beside_milli: 0,
+            kept_end: None,
             usable: &state.derived.usable,
             replacements_only: false,
             occupancy,
             taken: BTreeMap::new(),
             changed_milli: BTreeMap::new(),
             usage,
+            gpu_time: Cow::Borrowed(state.gpu_time_booked()),
             links: RefCell::default(),
             last_node: Cell::new(None),
         })
@@ -132,12 +142,14 @@ impl<'a> Snapshot<'a> {
             explains: self.explains,
             when_idle: self.when_idle,
             beside_milli: self.beside_milli,
+            kept_end: self.kept_end,
             usable,
             replacements_only: self.replacements_only,
             occupancy: self.occupancy,
             taken: self.taken,
             changed_milli: self.changed_milli,
             usage: self.usage,
+            gpu_time: self.gpu_time,
             links: self.links,
             last_node: Cell::new(None),
         }
@@ -152,6 +164,7 @@ impl<'a> Snapshot<'a> {
         idle.when_idle = true;
         idle.occupancy = no_leases;
         idle.usage = Cow::Owned(UsageTable::default());
+        idle.gpu_time = Cow::Owned(GpuTimeTable::default());
         idle.taken.clear();
         idle.changed_milli.clear();
         idle
@@ -203,6 +216,7 @@ impl<'a> Snapshot<'a> {
         };
         let mut donors = [&self.taken, &other.taken].into_iter().flatten();
         *self.usage == *other.usage
+            && *self.gpu_time == *other.gpu_time
             && donors.all(|(donor, nodes)| {
                 self.lent_milli(donor) == other.lent_milli(donor) && nodes.keys().all(|id| same_node(donor, id))
             })
@@ -280,10 +294,16 @@ impl<'a> Snapshot<'a> {
         permitted.map_or_else(|_| Vec::new(), |agreement| self.bundle.rule_warnings(&facts, agreement))
     }
 
+    /// The limits of quotas that count a loan, from whatever donor.
+    pub(crate) fn quota_uses(&self, ask: PolicyQuery<'_>) -> Vec<QuotaUse> {
+        self.bundle.quota_uses(&self.borrow_facts(ask.origin, ask))
+    }
+
     fn borrow_facts<'s>(&'s self, donor: &'s ClusterId, ask: PolicyQuery<'s>) -> BorrowFacts<'s> {
         let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         BorrowFacts {
             tenant: ask.tenant,
+            user: ask.user,
             origin_cluster: ask.origin.as_str(),
             donor_cluster: donor.as_str(),
             class: ask.class.as_str(),
@@ -293,12 +313,66 @@ impl<'a> Snapshot<'a> {
             duration_ms: ask.duration.0,
             notice_ms: ask.preemptible.then(|| schedule_notice(self.bundle, donor).0),
             now_ms: self.state.log_time.0,
-            in_use: self.usage.in_use(ask.tenant, institution, donor.as_str(), ask.class.as_str()),
+            in_use: InUse {
+                gpu_time: Some(self.gpu_time_facts(ask.milli, ask.duration)),
+                ..self.usage.in_use(ask.tenant, institution, ask.user, donor.as_str())
+            },
         }
     }
 
+    /// The GPU-time that a lease placed now would book.
+    fn gpu_time_facts(&self, milli: u64, duration: Millis) -> GpuTimeFacts<'_> {
+        let booked = &*self.gpu_time;
+        match self.kept_end {
+            Some(KeptEnd { until, counted_milli }) => {
+                let gpus_milli = milli.saturating_sub(counted_milli);
+                GpuTimeFacts { booked, gpus_milli, until_ms: until.0, most_ms: u64::MAX }
+            }
+            None => {
+                let until = self.state.log_time.after(self.state.settings().hold).after(duration);
+                GpuTimeFacts { booked, gpus_milli: milli, until_ms: until.0, most_ms: duration.0 }
+            }
+        }
+    }
+
+    /// Books the GPU-time of a placement.
+    fn book(&mut self, spec: &RequestSpec, class: &ClassName, milli: u64) {
+        self.change_booked(spec, class, milli, |booked, (key, start_ms, time)| booked.add(key, start_ms, time));
+    }
+
+    /// Undoes the booking of [`take`](Self::take) with the same [`kept_end`](Self::kept_end).
+    pub(crate) fn unbook(&mut self, spec: &RequestSpec, class: &ClassName, milli: u64) {
+        self.change_booked(spec, class, milli, |booked, (key, start_ms, time)| booked.remove(key, start_ms, time));
+    }
+
+    fn change_booked(
+        &mut self,
+        spec: &RequestSpec,
+        class: &ClassName,
+        milli: u64,
+        change: impl Fn(&mut GpuTimeTable, (LimitKey<'_>, u64, u128)),
+    ) {
+        let (bundle, tenant) = (self.bundle, spec.tenant.as_str());
+        if !bundle.limits_gpu_time_of(tenant) {
+            return;
+        }
+        let GpuTimeFacts { booked: _, gpus_milli, until_ms, most_ms } = self.gpu_time_facts(milli, spec.duration);
+        let (from_ms, class) = (self.state.log_time.0, class.as_str());
+        let user = spec.submitted_by.as_str();
+        let booking = Booking { tenant, user, class, gpus_milli, from_ms, until_ms, most_ms };
+        let booked = self.gpu_time.to_mut();
+        bundle.for_each_period(&booking, |key, span, time| change(booked, (key, span.start_ms, time)));
+    }
+
     /// Takes a placement, so that the plan's next request sees it.
-    pub(crate) fn take(&mut self, tenant: &str, class: &ClassName, agreement: Option<&str>, placement: &Placement) {
+    pub(crate) fn take(
+        &mut self,
+        spec: &RequestSpec,
+        class: &ClassName,
+        agreement: Option<&str>,
+        placement: &Placement,
+    ) {
+        let tenant = spec.tenant.as_str();
         let donor = &placement.donor;
         for (id, part) in &placement.nodes {
             let before = self.leased(donor, id);
@@ -311,6 +385,7 @@ impl<'a> Snapshot<'a> {
         let institution = self.bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         self.usage.to_mut().add(&LeaseUse {
             tenant,
+            user: &spec.submitted_by,
             institution,
             donor: placement.donor.as_str(),
             class: class.as_str(),
@@ -318,9 +393,10 @@ impl<'a> Snapshot<'a> {
             gpus_milli: placement.milli(),
             replaced: false,
         });
+        self.book(spec, class, placement.milli());
     }
 
-    /// Releases held capacity, as if its end had come.
+    /// Releases held capacity, as if its end had come. What it booked of GPU-time stays used.
     pub(crate) fn release(&mut self, held: &HeldCapacity<'_>) {
         let (donor, placement) = (&held.placement.donor, held.placement);
         let taken = self.taken.entry(donor.clone()).or_default();

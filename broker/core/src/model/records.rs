@@ -10,6 +10,7 @@ pub mod invite;
 pub mod keys;
 pub mod lease;
 pub mod member_certificate;
+pub mod meter;
 pub mod peering;
 pub mod policy_record;
 pub mod proposal;

@@ -3,7 +3,8 @@
 use crate::scheduler::plan_state::Holding;
 use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
-use crate::state::gang::{held_milli, join_spec};
+use crate::state::gang::{Role, held_milli, join_spec};
+use crate::state::gpu_time::kept_end;
 
 /// Gangs that one plan tries to grow; the next plan continues behind them.
 const MAX_GROWING: usize = 16;
@@ -25,7 +26,7 @@ impl Planning<'_, '_> {
             let Some(spec) = join_spec(state, request) else { continue };
             // At one donor at a time: the new members form one lease.
             let spec = crate::model::demand::RequestSpec { spread_donors: false, ..spec };
-            let holding = Holding::Beside(held_milli(state, request));
+            let holding = Holding::Beside(held_milli(state, request), kept_end(state, request, Role::Joins));
             if let Some(found) = self.plan_state.find_for_holder(&[spec], request, holding) {
                 self.plan_state.place(*id, request, found, Purpose::Join);
             }

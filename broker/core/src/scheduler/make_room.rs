@@ -25,7 +25,8 @@ use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, cheapest_room};
 use crate::scheduler::reserve::{Start, end_if_reclaimed, lease_end};
 use crate::scheduler::victims::VictimSet;
-use crate::state::gang::replacement_specs;
+use crate::state::gang::{Role, replacement_specs};
+use crate::state::gpu_time::kept_end;
 
 /// Requests waiting for reclaimed room that one plan serves.
 const MAX_ROOM_WAITERS: usize = 16;
@@ -168,7 +169,8 @@ impl<'a> Planning<'a, '_> {
             }
             let chain = request.chain_of(state, id);
             let places = replacement_specs(state, request, id);
-            if let Some(found) = self.plan_state.find_for_holder(&places, request, Holding::Replaced(&chain)) {
+            let holding = Holding::Replaced(&chain, kept_end(state, request, Role::Replaces(id)));
+            if let Some(found) = self.plan_state.find_for_holder(&places, request, holding) {
                 self.plan_state.place(lease.request, request, found, Purpose::Replace(id, lease));
             }
         }

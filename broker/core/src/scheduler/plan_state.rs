@@ -24,6 +24,7 @@ use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::placement_index::PlacementIndex;
 use crate::scheduler::reserve::{Start, earliest_start, end_if_placed_now, held_by_leases};
+use crate::state::gpu_time::KeptEnd;
 
 /// The state of a plan in progress.
 pub(crate) struct PlanState<'a, 'p> {
@@ -61,10 +62,10 @@ pub(crate) struct Undone<'a> {
 /// Capacity that a request holds while a place is sought for more of it.
 #[derive(Clone, Copy)]
 pub(crate) enum Holding<'h> {
-    /// Limits per request count these thousandths of devices too.
-    Beside(u64),
-    /// A chain of leases whose last is to be replaced: limits do not count them.
-    Replaced(&'h [LeaseId]),
+    /// Limits per request count these thousandths of devices too. The new lease ends with the others.
+    Beside(u64, Option<KeptEnd>),
+    /// A chain of leases whose last is to be replaced: limits do not count them. The new lease may take over their end.
+    Replaced(&'h [LeaseId], Option<KeptEnd>),
 }
 
 impl<'a> FreeCapacity<'a> {
@@ -229,14 +230,21 @@ impl<'a, 'p> PlanState<'a, 'p> {
         request: &Request,
         holding: Holding<'_>,
     ) -> Option<Found> {
-        self.capacity.change(|snapshot| match holding {
-            Holding::Beside(milli) => snapshot.beside_milli = milli,
-            Holding::Replaced(chain) => snapshot.exclude_chain(chain),
+        let (Holding::Beside(_, kept_end) | Holding::Replaced(_, kept_end)) = holding;
+        self.capacity.change(|snapshot| {
+            snapshot.kept_end = kept_end;
+            match holding {
+                Holding::Beside(milli, _) => snapshot.beside_milli = milli,
+                Holding::Replaced(chain, _) => snapshot.exclude_chain(chain),
+            }
         });
         let found = specs.iter().find_map(|spec| self.find(spec, Some(request)));
-        self.capacity.change(|snapshot| match holding {
-            Holding::Beside(_) => snapshot.beside_milli = 0,
-            Holding::Replaced(chain) => snapshot.restore_chain(chain),
+        self.capacity.change(|snapshot| {
+            snapshot.kept_end = None;
+            match holding {
+                Holding::Beside(..) => snapshot.beside_milli = 0,
+                Holding::Replaced(chain, _) => snapshot.restore_chain(chain),
+            }
         });
         found
     }

@@ -106,6 +106,7 @@ pub fn copy(state: &State) -> State {
         idempotency: state.idempotency.clone(),
         fairness: state.fairness.clone(),
         reclaims: state.reclaims.clone(),
+        gpu_time: state.gpu_time.clone(),
         last_overdue: state.last_overdue,
         brokers: state.brokers.clone(),
         certificate_generation: state.certificate_generation,

@@ -71,7 +71,7 @@ pub(crate) fn has_started(state: &State, request: &Request) -> bool {
 }
 
 /// Whether a lease was added to a running gang, with more members or as a replacement.
-fn was_added_later(lease: &Lease) -> bool {
+pub(crate) fn was_added_later(lease: &Lease) -> bool {
     lease.joins || lease.moved_from.is_some()
 }
 

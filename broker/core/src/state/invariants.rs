@@ -5,6 +5,7 @@ pub(crate) mod a_gang_is_whole_or_absent;
 pub(crate) mod a_request_has_one_owner;
 pub(crate) mod derived_data_is_current;
 pub(crate) mod envelopes_belong_to_their_epoch;
+pub(crate) mod gpu_hours_stay_within_quotas;
 pub(crate) mod leases_are_delivered_as_asked;
 pub(crate) mod no_gpu_is_lent_twice;
 pub(crate) mod no_lease_stops_before_its_grace;
@@ -34,6 +35,7 @@ pub const ALL: &[Invariant] = &[
     unhealthy_devices_get_no_leases::UNHEALTHY_DEVICES_GET_NO_LEASES,
     a_request_has_one_owner::A_REQUEST_HAS_ONE_OWNER,
     a_gang_is_whole_or_absent::A_GANG_IS_WHOLE_OR_ABSENT,
+    gpu_hours_stay_within_quotas::GPU_HOURS_STAY_WITHIN_QUOTAS,
     leases_are_delivered_as_asked::LEASES_ARE_DELIVERED_AS_ASKED,
     no_lease_stops_before_its_grace::NO_LEASE_STOPS_BEFORE_ITS_GRACE,
     replacements_name_their_predecessor::REPLACEMENTS_NAME_THEIR_PREDECESSOR,

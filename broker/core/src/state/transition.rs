@@ -1,6 +1,7 @@
 //! The only way to change the state: primitive changes that keep indexes, revisions and the list of changes in step.
 
 mod cluster_changes;
+mod gpu_time_changes;
 mod group;
 mod health_changes;
 mod housekeeping;

@@ -294,9 +294,18 @@ fn any_envelope(state: &State, peering: u64, lease: u64, step: u8) -> comity_cor
 
 /// Applies the events with pauses between them; returns the federation with its log.
 pub(crate) fn happen(events: &[(Event, u64)]) -> Federation {
-    let mut federation = Federation::ready();
+    happen_in(Federation::ready(), events, |_, _| {})
+}
+
+/// Like [`happen`], in a federation of one's own. Calls `before` with the state before each event, and its time.
+pub(crate) fn happen_in(
+    mut federation: Federation,
+    events: &[(Event, u64)],
+    mut before: impl FnMut(&State, Timestamp),
+) -> Federation {
     for (event, pause) in events {
         federation.now += pause;
+        before(&federation.state, Timestamp(federation.now));
         let command = command_for(&federation.state, event);
         let idempotency = match event {
             Event::Submit { count, milli, virtual_node, key, window } => Some(Idempotency {

@@ -82,7 +82,7 @@ fn without_a_limit_a_lease_may_stay_idle() {
 fn the_shorter_limit_of_request_and_policy_applies_and_a_quota_may_set_one() {
     let federation = "heartbeatTimeout: 30s}\n  limits: {idleRelease: 20m}";
     let quota = "\n---\napiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {name: idle}\n\
-        spec: {tenant: team, class: CLASS, idleRelease: 5m}\n---\n";
+        spec: {tenant: team, classes: [CLASS], idleRelease: 5m}\n---\n";
     for (asked, class, wanted) in
         [(None, "small", 20), (Some(30), "small", 20), (Some(10), "small", 10), (Some(30), "big", 5), (None, "big", 5)]
     {

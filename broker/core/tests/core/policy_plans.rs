@@ -169,7 +169,7 @@ fn limits_on_single_requests_are_no_limits_on_capacity() {
     let federation = Federation::ready();
     let found = plan(&federation, quota("maxGpusPerRequest: 2"));
     assert_eq!((found.documents.added, found.institutions.count), (1, 0), "{:?}", found.institutions);
-    let found = plan(&federation, quota("class: big, maxConcurrentGpus: 7"));
+    let found = plan(&federation, quota("classes: [big], maxConcurrentGpus: 7"));
     assert_eq!(found.institutions.named[0].borrows_milli, [20_000, 7_000]);
 }
 

@@ -227,8 +227,7 @@ fn quotas_count_a_moving_lease_once() {
     federation.offer("south", used(2, &[("s1", 4, 1)]));
     let proposed = federation.needs("south");
     federation.reclaim(proposed);
-    let in_use =
-        |federation: &Federation| federation.state.usage().in_use("team", "users", "north", "big").tenant_milli;
+    let in_use = |federation: &Federation| federation.state.usage().in_use("team", "users", "", "north").tenant_milli();
     assert_eq!(in_use(&federation), 6_000);
     let next = federation.place()[0];
     assert_eq!(federation.state.leases[&next].moved_from, Some(lease));

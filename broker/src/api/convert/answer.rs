@@ -4,8 +4,32 @@ use comity_core::Timestamp;
 use comity_core::demand::RequestSpec;
 use comity_core::explain::{Explanation, QueuePosition, ReclaimedLease, Reclaims};
 use comity_core::feasibility::DonorVerdict;
+use comity_policy::{QuotaSubject, QuotaUse};
 use comity_proto::v1;
 use comity_types::{ClusterId, LeaseId, TenantId};
+
+/// Converts to the API message.
+#[must_use]
+pub fn quota_to_proto(quota: &QuotaUse) -> v1::QuotaUse {
+    let (tenant, institution) = match &quota.subject {
+        QuotaSubject::Tenant(tenant) => (tenant.clone(), String::new()),
+        QuotaSubject::Institution(institution) => (String::new(), institution.clone()),
+    };
+    v1::QuotaUse {
+        by: quota.by.to_string(),
+        tenant,
+        institution,
+        per_user: quota.per_user,
+        classes: quota.classes.iter().cloned().collect(),
+        per: quota.period.map_or_else(String::new, |(per, _)| per.to_string()),
+        period_start_ms: quota.period.map_or(0, |(_, span)| span.start_ms),
+        period_end_ms: quota.period.map_or(0, |(_, span)| span.end_ms),
+        limit_milli: quota.limit_milli,
+        used_milli: quota.used_milli,
+        needs_milli: quota.needs_milli,
+        left_milli: quota.left_milli(),
+    }
+}
 
 /// Each donor's verdict.
 #[must_use]

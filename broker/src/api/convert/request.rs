@@ -49,6 +49,8 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         }),
         release_idle: Some(Millis(spec.release_idle_ms)).filter(|idle| idle.0 > 0),
         checkpoint_secret: Some(spec.checkpoint_secret).filter(|secret| !secret.is_empty()),
+        // The submission adds its caller.
+        submitted_by: String::new(),
     };
     parsed.check()?;
     check_donors(&parsed)?;
@@ -246,7 +248,7 @@ pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
         state: v1::RequestState::from(request.state).into(),
         lease: request.lease.map_or_else(String::new, |lease| lease.to_string()),
         submitted_at_ms: request.submitted_at.0,
-        submitted_by: request.submitted_by.clone(),
+        submitted_by: request.spec.submitted_by.clone(),
         attempts: request.attempts,
         message: request.message.clone(),
         revision: request.revision,

@@ -131,7 +131,7 @@ impl LeaseHandlers {
             .group
             .read(Consistency::Linearizable, |state| {
                 let held = state.leases.get(&id)?;
-                let owner = state.requests.get(&held.request).map_or_else(String::new, |r| r.submitted_by.clone());
+                let owner = state.requests.get(&held.request).map_or_else(String::new, |r| r.spec.submitted_by.clone());
                 Some((held.tenant.clone(), held.origin.clone(), held.placement.donor.clone(), owner))
             })
             .await?;

@@ -62,7 +62,7 @@ impl RequestHandlers {
         let queue_anyway = std::mem::take(&mut message.queue_anyway);
         let idempotency = of_call(&caller.name(), &key, "SubmitRequest", &message)?;
         let dry_run = message.dry_run;
-        let spec = convert::spec(message.spec)?;
+        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(message.spec)? };
         self.context.permit(|bundle| may_submit(caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
             let now = self.context.now();
@@ -71,9 +71,11 @@ impl RequestHandlers {
                 let checked = command::check_submission(state, &spec, now)?;
                 let unservable = explain::unservable(state, &checked, now);
                 let warnings = explain::rule_warnings(state, &checked);
-                Ok::<_, Refusal>((checked, unservable, warnings))
+                let quotas = explain::quota_uses(state, &checked, None);
+                Ok::<_, Refusal>((checked, unservable, warnings, quotas))
             };
-            let (checked, unservable, warnings) = self.context.read_long(life, "checking the request", read).await??;
+            let (checked, unservable, warnings, quotas) =
+                self.context.read_long(life, "checking the request", read).await??;
             let message = match unservable {
                 Some(refusal) if !queue_anyway => return Err(refusal.into()),
                 Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
@@ -85,7 +87,8 @@ impl RequestHandlers {
                 message,
                 ..v1::Request::default()
             };
-            return Ok(v1::SubmitRequestResponse { request: Some(request), warnings });
+            let quotas = quotas.iter().map(answer::quota_to_proto).collect();
+            return Ok(v1::SubmitRequestResponse { request: Some(request), warnings, quotas });
         }
         self.refuse_early(life, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await?;
         let warnings = self.warnings(life, &spec).await?;
@@ -98,7 +101,7 @@ impl RequestHandlers {
             })
             .await?;
         tracing::info!(request = submitted.id, caller = caller.name(), "submitted");
-        Ok(v1::SubmitRequestResponse { request: Some(submitted), warnings })
+        Ok(v1::SubmitRequestResponse { request: Some(submitted), warnings, quotas: Vec::new() })
     }
 
     async fn get_request(&self, request: Request<v1::GetRequestRequest>) -> Result<v1::GetRequestResponse, RpcError> {
@@ -156,7 +159,7 @@ impl RequestHandlers {
         let record = record.ok_or_else(|| Refusal::not_found("request", id, "request"))?;
         self.context
             .permit(|bundle| {
-                may_decide(&caller, bundle, &record.spec.tenant, &record.spec.origin, &record.submitted_by)
+                may_decide(&caller, bundle, &record.spec.tenant, &record.spec.origin, &record.spec.submitted_by)
                     .map_err(|refusal| refusal.at("request", id))
             })
             .await?;
@@ -229,7 +232,7 @@ impl RequestHandlers {
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
         let caller = life.caller();
         let viewer = self.context.viewer(caller);
-        let spec = convert::spec(message.spec)?;
+        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(message.spec)? };
         self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
         let read = move |state: &State| -> Result<_, Refusal> {
@@ -239,6 +242,7 @@ impl RequestHandlers {
                 return Err(refusal);
             }
             let quote = explain::quote(state, &spec);
+            let quotas = explain::quota_uses(state, &spec, Some(&quote));
             let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
                 placement: quote.placements.first().map(lease::placement_to_proto),
@@ -254,6 +258,7 @@ impl RequestHandlers {
                     .as_ref()
                     .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
                 enforces: wiring::enforcement_to_proto(quote.enforces),
+                quotas: quotas.iter().map(answer::quota_to_proto).collect(),
             })
         };
         Ok(self.context.read_long(life, "quoting the request", read).await??)

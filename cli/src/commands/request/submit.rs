@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output::{Format, Page, note, write_stderr, write_stdout};
 use crate::session::{Session, call, idempotency_key};
 use crate::units::DurationBounds;
-use crate::views::Request;
+use crate::views::{QuotaUse, Request};
 
 const SUBMIT_EXAMPLES: &str = "\
 Examples:
@@ -100,7 +100,8 @@ impl SubmitArgs {
         for warning in &submitted.warnings {
             note(&format!("warning: {warning}"));
         }
-        let request = Request::from(submitted.request.unwrap_or_default());
+        let mut request = Request::from(submitted.request.unwrap_or_default());
+        request.quotas = submitted.quotas.into_iter().map(QuotaUse::from).collect();
         let (true, Some(id)) = (self.wait, request.id.clone()) else {
             return session.print(&request);
         };

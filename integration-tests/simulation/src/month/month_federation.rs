@@ -59,7 +59,9 @@ impl MonthFederation {
     pub(super) fn usage(&self) -> Usage {
         let state = &self.broker.state;
         Usage {
-            held_milli: std::array::from_fn(|tenant| state.usage().in_use(TENANTS[tenant].0, "", "", "").tenant_milli),
+            held_milli: std::array::from_fn(|tenant| {
+                state.usage().in_use(TENANTS[tenant].0, "", "", "").tenant_milli()
+            }),
             lent_milli: std::array::from_fn(|member| state.occupancy().lent_milli(&self.clusters[member])),
         }
     }

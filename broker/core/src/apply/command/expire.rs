@@ -1,15 +1,18 @@
 //! Handles every deadline that has passed.
 
-use comity_policy::show_duration;
+use comity_policy::{DenyCode, show_duration};
 use comity_types::{EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
+use crate::feasibility::check_renewal::renewal_obstacle;
+use crate::model::lease::Lease;
 use crate::model::limits::{MAX_EXPIRIES_PER_COMMAND, MAX_PASTS_KEPT};
+use crate::model::policy_record::PolicyRecord;
 use crate::model::reply::{Reply, ReplyBody};
-use crate::state::gang;
 use crate::state::timers::Due;
 use crate::state::transition::Transition;
+use crate::state::{State, gang};
 
 /// Handles what is due at the entry's log time: ends of holds, terms and notices, idle leases, start windows of requests,
 /// deadlines and retries of handshakes, idle peerings, unread envelopes, quarantines, join tokens and stored replies.
@@ -49,7 +52,8 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
             transition.end_lease(id, EndReason::HoldExpired, &message);
         }
         LeaseState::Active | LeaseState::Suspect => {
-            transition.end_lease(id, EndReason::Expired, "its term ran out");
+            let message = format!("its term ran out{}", why_not_renewed(transition.state(), id, lease));
+            transition.end_lease(id, EndReason::Expired, &message);
         }
         LeaseState::Reclaiming if transition.must_outlast_migration(id) => {
             // The lease was to move to make room for another request, but has no new place.
@@ -65,6 +69,15 @@ fn expire_lease(transition: &mut Transition<'_>, id: LeaseId) {
         }
         LeaseState::Ending | LeaseState::Ended => {}
     }
+}
+
+/// Tells of a quota of GPU-hours that allows no further term; empty if none is in the way.
+fn why_not_renewed(state: &State, id: LeaseId, lease: &Lease) -> String {
+    let limits = |record: &PolicyRecord| record.bundle.limits_gpu_time_of(lease.tenant.as_str());
+    let limited = state.policy.as_ref().is_some_and(limits);
+    let obstacle = limited.then(|| renewal_obstacle(state, id, lease.term)).flatten();
+    let exhausted = obstacle.filter(|obstacle| obstacle.code == DenyCode::GpuHoursExhausted.as_str());
+    exhausted.map_or_else(String::new, |it| format!("; a new one is not allowed: {} [{}]", it.reason, it.by.join(", ")))
 }
 
 /// Releases the leases of a request that have all been idle for as long as they may; the first one ends the others.
@@ -98,7 +111,7 @@ fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
     });
 }
 
-fn unready_side(lease: &crate::model::lease::Lease) -> &'static str {
+fn unready_side(lease: &Lease) -> &'static str {
     use crate::model::lease::SideState::Ready;
     match (lease.donor_side, lease.origin_side) {
         (Ready, Ready) => "nothing",

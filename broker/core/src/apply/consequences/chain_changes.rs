@@ -15,6 +15,7 @@ impl Transition<'_> {
             self.change_lease(next, |lease| lease.moved_from = Some(before));
             self.change_lease(id, |lease| lease.moved_to = None);
         }
+        self.resume_meter(before);
     }
 
     /// Whether the successor of an ending lease takes over the request: the donor ended the lease, and the successor
@@ -45,6 +46,7 @@ impl Transition<'_> {
                 request.message = format!("served by {}", names.join(", "));
             });
             self.end_lease(next, EndReason::NotNeeded, &format!("{id} stays, which it was to replace"));
+            self.resume_meter(id);
         }
     }
 }

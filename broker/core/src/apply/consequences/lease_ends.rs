@@ -13,7 +13,7 @@ impl Transition<'_> {
             return;
         }
         let (request, peering, was) = (lease.request, lease.peering, lease.state);
-        let (replaces, replaced_by) = (lease.moved_from, lease.moved_to);
+        let (replaces, replaced_by, counted) = (lease.moved_from, lease.moved_to, lease.meter.counts());
         let now = self.now();
         self.change_lease(id, |lease| {
             lease.state = LeaseState::Ending;
@@ -25,6 +25,9 @@ impl Transition<'_> {
         let next = replaced_by.filter(|next| self.takes_over(*next, reason));
         self.detach_from_request(request, id, was, next, message);
         self.unlink_from_chain(id, replaces, next);
+        if let Some(next) = next {
+            self.hand_over_meter(next, counted);
+        }
         if let Some(left) = replaced_by.filter(|_| next.is_none()) {
             self.end_lease(left, reason, message);
         }

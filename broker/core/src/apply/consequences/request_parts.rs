@@ -7,13 +7,14 @@ use crate::feasibility::gpu_types::gpu_type_of;
 use crate::feasibility::idle::serves_without;
 use crate::model::limits::MAX_ATTEMPTS;
 use crate::model::reclaim::ReclaimReason;
+use crate::model::time::Timestamp;
 use crate::state::gang::{self, Fate};
 use crate::state::transition::Transition;
 
 impl Transition<'_> {
     /// Handles a lease that became active. All leases of a gang expire together: their common term starts when the last
-    /// of the initial leases is active, and later ones adopt it.
-    pub(crate) fn align_gang_terms(&mut self, id: LeaseId) {
+    /// of the initial leases is active, at `begins`, and later ones adopt it.
+    pub(crate) fn align_gang_terms(&mut self, id: LeaseId, begins: Timestamp) {
         let state = self.state();
         let Some(lease) = state.leases.get(&id) else { return };
         if let Some(old) = lease.moved_from
@@ -33,7 +34,7 @@ impl Transition<'_> {
         }
         let others = gang::parts(state, request).filter(|(other, lease)| *other != id && lease.state.is_in_force());
         let first_end = others.filter_map(|(_, lease)| lease.expires_at).min();
-        let ends = if late { first_end } else { Some(self.now().after(lease.term)) };
+        let ends = if late { first_end } else { Some(begins.after(lease.term)) };
         let all: Vec<LeaseId> = gang::parts(state, request)
             .filter(|(other, lease)| if late { *other == id } else { lease.state.is_in_force() })
             .map(|(id, _)| id)

@@ -21,7 +21,8 @@ pub(crate) struct OwnRequests {
 impl OwnRequests {
     /// Whether a lease serves one of these requests.
     pub(crate) fn have(&self, state: &State, lease: &Lease) -> bool {
-        let is_theirs = state.requests.get(&lease.request).is_some_and(|request| request.submitted_by == self.user);
+        let is_theirs =
+            state.requests.get(&lease.request).is_some_and(|request| request.spec.submitted_by == self.user);
         is_theirs && self.are_of(Some(lease.institution.as_str()))
     }
 
@@ -37,7 +38,7 @@ impl OwnRequests {
     /// Those that wait.
     fn waiting(&self, state: &State) -> Vec<RequestId> {
         let waiting = state.queued().filter(|(_, request)| {
-            request.submitted_by == self.user && self.are_of(state.institution_of_tenant(&request.spec.tenant))
+            request.spec.submitted_by == self.user && self.are_of(state.institution_of_tenant(&request.spec.tenant))
         });
         waiting.map(|(id, _)| id).collect()
     }

@@ -86,6 +86,7 @@ fn denial(bundle: &Bundle, tenant: &str, origin: &str, donor: &str, class: &str,
     let deliveries = bundle.clusters.get(donor).map(|donor| &donor.spec.delivery);
     let answer = bundle.may_borrow_under(&BorrowFacts {
         tenant,
+        user: "",
         origin_cluster: origin,
         donor_cluster: donor,
         class,

@@ -92,6 +92,7 @@ impl<'s> Capacity<'s> {
                         self.most_milli(&usage, &tenant.name, donor, class, (*devices).min(*lent));
                     usage.add(&LeaseUse {
                         tenant: &tenant.name,
+                        user: "",
                         institution,
                         donor: donor.as_str(),
                         class,
@@ -125,6 +126,7 @@ impl<'s> Capacity<'s> {
         let ask = |gpus_milli: u64| {
             self.bundle.may_borrow_under(&BorrowFacts {
                 tenant,
+                user: "",
                 origin_cluster: origin,
                 donor_cluster: donor.as_str(),
                 class,
@@ -134,7 +136,7 @@ impl<'s> Capacity<'s> {
                 duration_ms: 1,
                 notice_ms: None,
                 now_ms: self.state.log_time.0,
-                in_use: usage.in_use(tenant, &document.spec.institution, donor.as_str(), class),
+                in_use: usage.in_use(tenant, &document.spec.institution, "", donor.as_str()),
             })
         };
         let (mut least, mut above) = (0, most.saturating_add(1));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_types::{ClusterId, LeaseId, LeaseState, Side, TenantId};
 
 use super::{Effects, Planned};
-use crate::feasibility::check::renewal_obstacle;
+use crate::feasibility::check_renewal::renewal_obstacle;
 use crate::model::lease::Lease;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
@@ -62,7 +62,7 @@ pub(super) fn lease_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effect
             ReclaimReason::PolicyChanged { code } => code,
             other => other.as_str().to_owned(),
         };
-        let reason = renewal_obstacle(after.state, lease, lease.term).filter(|obstacle| obstacle.code == code);
+        let reason = renewal_obstacle(after.state, reclaim.lease, lease.term).filter(|obstacle| obstacle.code == code);
         let reason = reason.map_or_else(String::new, |obstacle| obstacle.reason);
         note(effect_on(reclaim.lease, lease, (LeaseFate::Ends, code, reason), until));
     }
@@ -70,9 +70,9 @@ pub(super) fn lease_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effect
     let examined = in_force().take(MAX_RENEWALS_EXAMINED);
     let not_renewed = examined.filter(|(id, lease)| !ends.contains_key(id) && lease.reclaim.is_none());
     let not_renewed = not_renewed.filter_map(|(id, lease)| {
-        let obstacle = renewal_obstacle(after.state, lease, lease.term)?;
+        let obstacle = renewal_obstacle(after.state, id, lease.term)?;
         let was = before.state.leases.get(&id)?;
-        let is_new = renewal_obstacle(before.state, was, was.term).is_none();
+        let is_new = renewal_obstacle(before.state, id, was.term).is_none();
         let why = (LeaseFate::NotRenewed, obstacle.code, obstacle.reason);
         is_new.then(|| effect_on(id, lease, why, lease_end(lease, after.state.log_time)))
     });

@@ -92,6 +92,7 @@ fn denied_everywhere(state: &State, spec: &RequestSpec) -> Option<String> {
 fn denial(state: &State, bundle: &Bundle, spec: &RequestSpec, donor: &ClusterId, class: &ClassName) -> Option<String> {
     let decision = bundle.may_borrow(&BorrowFacts {
         tenant: spec.tenant.as_str(),
+        user: &spec.submitted_by,
         origin_cluster: spec.origin.as_str(),
         donor_cluster: donor.as_str(),
         class: class.as_str(),

@@ -55,7 +55,7 @@ pub(crate) fn gather(
         }
         let Some((_, candidate)) = best else { break };
         let placement = &candidate.placement;
-        snapshot.take(spec.tenant.as_str(), &candidate.class, candidate.agreement.as_deref(), placement);
+        snapshot.take(spec, &candidate.class, candidate.agreement.as_deref(), placement);
         snapshot.beside_milli = snapshot.beside_milli.saturating_add(placement.milli());
         left.retain(|(donor, _)| **donor != placement.donor);
         held = held.saturating_add(members_in(spec, &candidate));

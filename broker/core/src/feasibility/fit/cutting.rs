@@ -368,6 +368,7 @@ fn may_use_device(
 ) -> bool {
     let ask = PolicyQuery {
         tenant: spec.tenant.as_str(),
+        user: &spec.submitted_by,
         origin: &spec.origin,
         class,
         milli: spec.least_milli(),

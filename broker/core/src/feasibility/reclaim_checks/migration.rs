@@ -22,6 +22,8 @@ use crate::model::demand::RequestSpec;
 use crate::model::lease::Lease;
 use crate::model::request::Request;
 use crate::model::time::Millis;
+use crate::state::gang::Role;
+use crate::state::gpu_time::kept_end;
 use crate::state::{State, gang};
 
 /// Leases moved per request.
@@ -135,11 +137,12 @@ fn places_for_moved<'a>(
 ) -> Option<Vec<(&'a Request, Found)>> {
     let mut snapshot = snapshot.clone();
     let (class, agreement) = (&candidate.class, candidate.agreement.as_deref());
-    snapshot.take(spec.tenant.as_str(), class, agreement, &candidate.placement);
+    snapshot.take(spec, class, agreement, &candidate.placement);
     let mut mig_values = MigValues::default();
-    let place = |(_, lease): &(LeaseId, &Lease)| {
+    let place = |(id, lease): &(LeaseId, &Lease)| {
         let request = snapshot.state.requests.get(&lease.request)?;
         snapshot.exclude(lease);
+        snapshot.kept_end = kept_end(snapshot.state, request, Role::Replaces(*id));
         // A donor that failed the request may fail it again, and reclaims would repeat for nothing.
         let mut spec = gang::whole_replacement_spec(&request.spec);
         spec.deny_donors.extend(request.failed_donors.iter().cloned());
@@ -148,8 +151,9 @@ fn places_for_moved<'a>(
         };
         let found = best(&snapshot, &spec, Some(request), unknown_promises(snapshot.state, &spec), &mut fitter)?;
         for part in &found {
-            snapshot.take(spec.tenant.as_str(), &part.class, part.agreement.as_deref(), &part.placement);
+            snapshot.take(&spec, &part.class, part.agreement.as_deref(), &part.placement);
         }
+        snapshot.kept_end = None;
         Some((request, found))
     };
     moves.iter().map(place).collect()

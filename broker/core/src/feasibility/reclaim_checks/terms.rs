@@ -17,6 +17,7 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
     let notice_ms = asked.map_or(0, |_| schedule_notice(bundle, &lease.placement.donor).0);
     let decision = bundle.may_borrow(&BorrowFacts {
         tenant: lease.tenant.as_str(),
+        user: &lease.submitted_by,
         origin_cluster: lease.origin.as_str(),
         donor_cluster: lease.placement.donor.as_str(),
         class: lease.class.as_str(),
@@ -54,6 +55,7 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
         | DenyCode::AgreementEndsTooSoon
         | DenyCode::AgreementExhausted
         | DenyCode::QuotaExhausted
+        | DenyCode::GpuHoursExhausted
         | DenyCode::DonorExhausted => false,
     };
     ends_leases.then(|| code.as_str())

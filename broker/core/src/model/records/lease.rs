@@ -7,6 +7,7 @@ use comity_types::{
 use serde::{Deserialize, Serialize};
 
 use crate::model::demand::{GpuDemand, Topology};
+use crate::model::meter::Meter;
 use crate::model::placement::Placement;
 use crate::model::reclaim::{Reclaim, ReclaimReason};
 use crate::model::refusal::Refusal;
@@ -37,6 +38,8 @@ pub struct Lease {
     pub request: RequestId,
     /// The tenant charged for it.
     pub tenant: TenantId,
+    /// Who submitted its request.
+    pub submitted_by: String,
     /// Origin.
     pub origin: ClusterId,
     /// Donor, nodes and devices.
@@ -67,6 +70,12 @@ pub struct Lease {
     pub placed_at: Timestamp,
     /// When the hold ends.
     pub hold_until: Timestamp,
+    /// When it ends at the latest, unless renewed: with its gang, or when the lease that it replaces would have. `None` if
+    /// it has a term of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_by: Option<Timestamp>,
+    /// Whether its GPU-time counts against quotas.
+    pub meter: Meter,
     /// When it became active.
     pub active_at: Option<Timestamp>,
     /// Expiry unless renewed; set with `active_at`.
@@ -203,6 +212,7 @@ impl Lease {
     pub fn as_use(&self) -> comity_policy::LeaseUse<'_> {
         comity_policy::LeaseUse {
             tenant: self.tenant.as_str(),
+            user: &self.submitted_by,
             institution: self.institution.as_str(),
             donor: self.placement.donor.as_str(),
             class: self.class.as_str(),

@@ -22,8 +22,6 @@ pub struct Request {
     pub parts: BTreeSet<LeaseId>,
     /// When it was submitted.
     pub submitted_at: Timestamp,
-    /// SPIFFE id of the submitter.
-    pub submitted_by: String,
     /// W3C traceparent of its submission, so that later work joins the same trace; empty if none.
     pub traceparent: String,
     /// Placements tried so far.

@@ -105,6 +105,10 @@ pub struct RequestSpec {
     /// Secret of the target namespace by which pods on the virtual node reach their checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_secret: Option<String>,
+    /// Who submitted it: a user's SPIFFE id, or the id of the cluster whose agent did; empty if unknown. Limits on each user
+    /// count its leases.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub submitted_by: String,
 }
 
 impl GpuDemand {

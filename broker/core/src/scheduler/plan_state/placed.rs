@@ -13,6 +13,8 @@ use crate::model::proposal::{PlacementKind, ProposedPlacement};
 use crate::model::request::Request;
 use crate::model::time::Timestamp;
 use crate::scheduler::reserve::end_if_placed_now;
+use crate::state::gang::Role;
+use crate::state::gpu_time::{KeptEnd, kept_end};
 
 /// Why a plan places something for a request.
 #[derive(Clone, Copy)]
@@ -36,6 +38,7 @@ pub(crate) struct Placed<'a> {
     purpose: Purpose<'a>,
     institution: &'a str,
     end: Timestamp,
+    kept_end: Option<KeptEnd>,
 }
 
 impl<'a> Placed<'a> {
@@ -49,7 +52,13 @@ impl<'a> Placed<'a> {
         let tenant = snapshot.bundle.tenants.get(request.spec.tenant.as_str());
         let institution = tenant.map_or("", |tenant| tenant.spec.institution.as_str());
         let end = end_if_placed_now(snapshot.state, request.spec.duration);
-        Self { id, request, parts, purpose, institution, end }
+        let role = match purpose {
+            Purpose::Serve | Purpose::ServeOverdue => Role::Starts,
+            Purpose::Replace(lease, _) => Role::Replaces(lease),
+            Purpose::Join => Role::Joins,
+        };
+        let kept_end = kept_end(snapshot.state, request, role);
+        Self { id, request, parts, purpose, institution, end, kept_end }
     }
 
     pub(crate) fn serves(&self, request: &Request) -> bool {
@@ -78,6 +87,7 @@ impl<'a> Placed<'a> {
     fn held_part<'h>(&'h self, part: &'h FeasiblePlacement) -> HeldCapacity<'h> {
         let counts = LeaseUse {
             tenant: self.request.spec.tenant.as_str(),
+            user: &self.request.spec.submitted_by,
             institution: self.institution,
             donor: part.placement.donor.as_str(),
             class: part.class.as_str(),
@@ -93,15 +103,21 @@ impl<'a> Placed<'a> {
         if let Purpose::Replace(_, lease) = self.purpose {
             snapshot.mark_replaced(lease);
         }
-        let tenant = self.request.spec.tenant.as_str();
+        snapshot.kept_end = self.kept_end;
         for FeasiblePlacement { placement, class, agreement, .. } in &self.parts {
-            snapshot.take(tenant, class, agreement.as_deref(), placement);
+            snapshot.take(&self.request.spec, class, agreement.as_deref(), placement);
         }
+        snapshot.kept_end = None;
     }
 
     /// Undoes [`take`](Self::take).
     pub(super) fn give_back(&self, snapshot: &mut Snapshot<'_>) {
         self.held().for_each(|held| snapshot.release(&held));
+        snapshot.kept_end = self.kept_end;
+        for FeasiblePlacement { placement, class, .. } in &self.parts {
+            snapshot.unbook(&self.request.spec, class, placement.milli());
+        }
+        snapshot.kept_end = None;
         if let Purpose::Replace(_, lease) = self.purpose {
             snapshot.unmark_replaced(lease);
         }

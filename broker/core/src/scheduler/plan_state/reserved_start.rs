@@ -26,9 +26,8 @@ impl ReservedStart<'_> {
 
     /// Takes the reserved parts in `snapshot`.
     pub(crate) fn take(&self, snapshot: &mut Snapshot<'_>) {
-        let tenant = self.request.spec.tenant.as_str();
         for FeasiblePlacement { placement, class, agreement, .. } in &self.start.found {
-            snapshot.take(tenant, class, agreement.as_deref(), placement);
+            snapshot.take(&self.request.spec, class, agreement.as_deref(), placement);
         }
     }
 
@@ -41,7 +40,16 @@ impl ReservedStart<'_> {
         self.start.found.iter().map(move |FeasiblePlacement { placement, class, agreement, .. }| {
             let (donor, gpus_milli) = (placement.donor.as_str(), placement.milli());
             let (class, agreement) = (class.as_str(), agreement.as_deref());
-            let counts = LeaseUse { tenant, institution, donor, class, agreement, gpus_milli, replaced: false };
+            let counts = LeaseUse {
+                tenant,
+                user: &spec.submitted_by,
+                institution,
+                donor,
+                class,
+                agreement,
+                gpus_milli,
+                replaced: false,
+            };
             HeldCapacity { end, counts, placement }
         })
     }

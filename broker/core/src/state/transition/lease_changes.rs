@@ -4,8 +4,10 @@ use comity_policy::LeaseUse;
 use comity_types::{ClusterId, InstitutionId, LeaseId, LeaseState};
 
 use crate::model::lease::Lease;
+use crate::model::meter::Meter;
 use crate::model::reply::Change;
 use crate::state::Records;
+use crate::state::gpu_time::booking;
 use crate::state::transition::Transition;
 
 impl Transition<'_> {
@@ -22,6 +24,10 @@ impl Transition<'_> {
         records.derived.cluster_sums.borrow(&lease);
         records.derived.usage.add(&lease.as_use());
         records.derived.note_lease(id, &lease);
+        if let (Some(record), Some(booking)) = (&records.policy, booking(&lease)) {
+            let booked = &mut records.derived.gpu_time;
+            record.bundle.for_each_period(&booking, |key, span, time| booked.add(key, span.start_ms, time));
+        }
         let (peering, origin, donor) = (lease.peering, lease.origin.clone(), lease.placement.donor.clone());
         records.leases.insert(id, lease);
         self.note_clusters(&origin, &donor);
@@ -35,12 +41,21 @@ impl Transition<'_> {
 
     /// Changes a lease. Releases its capacity once it no longer occupies any.
     pub(crate) fn change_lease(&mut self, id: LeaseId, change: impl FnOnce(&mut Lease)) {
-        let revision = self.revision;
-        let Records { leases, derived, .. } = &mut self.state.records;
+        let (revision, now) = (self.revision, self.now);
+        let Records { leases, derived, policy, gpu_time, .. } = &mut self.state.records;
         let Some(lease) = leases.get_mut(&id) else { return };
         let before = lease.state;
         let (occupied, replaced) = (lease.occupies(), lease.moved_to.is_some());
+        let bundle = policy.as_ref().map(|record| &record.bundle);
+        let limited = bundle.filter(|bundle| bundle.limits_gpu_time_of(lease.tenant.as_str()));
+        let counted = limited.map(|bundle| (bundle, lease.clone()));
         change(lease);
+        if matches!(lease.state, LeaseState::Ending | LeaseState::Ended) {
+            lease.meter = Meter::Stopped;
+        }
+        if let Some((bundle, before)) = counted {
+            gpu_time.rebook(bundle, &mut derived.gpu_time, [&before, lease], now);
+        }
         lease.revision = revision;
         if occupied && replaced != lease.moved_to.is_some() {
             derived.usage.remove(&LeaseUse { replaced, ..lease.as_use() });

@@ -9,6 +9,7 @@ use crate::model::envelope::Envelope;
 use crate::model::idempotency::StoredReply;
 use crate::model::invite::Invite;
 use crate::model::lease::Lease;
+use crate::model::meter::Meter;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::reclaim::Reclaim;
@@ -37,6 +38,7 @@ impl Transition<'_> {
             idempotency,
             fairness,
             reclaims,
+            gpu_time,
             last_overdue,
             brokers,
             certificate_generation: _,
@@ -103,8 +105,10 @@ impl Transition<'_> {
         }
         fairness.shift(ms);
         reclaims.shift(ms);
+        gpu_time.move_back(policy.as_ref().map(|record| &*record.bundle), now);
         self.now = now;
         self.state.rebuild_derived();
+        self.tolerate_gpu_time();
     }
 }
 
@@ -153,7 +157,6 @@ fn shift_request(request: &mut Request, ms: i64, now: Timestamp) {
         lease: _,
         parts: _,
         submitted_at,
-        submitted_by: _,
         traceparent: _,
         attempts: _,
         reclaims: _,
@@ -175,6 +178,7 @@ fn shift_lease(lease: &mut Lease, ms: i64) {
     let Lease {
         request: _,
         tenant: _,
+        submitted_by: _,
         origin: _,
         placement: _,
         peering: _,
@@ -190,6 +194,8 @@ fn shift_lease(lease: &mut Lease, ms: i64) {
         fencing_token: _,
         placed_at,
         hold_until,
+        ends_by,
+        meter,
         active_at,
         expires_at,
         ended_at,
@@ -212,7 +218,10 @@ fn shift_lease(lease: &mut Lease, ms: i64) {
     } = lease;
     shift(placed_at, ms);
     shift(hold_until, ms);
-    shift_any([active_at, expires_at, ended_at, checkpointed_at, idle_since, ending_at], ms);
+    if let Meter::Counts { since } = meter {
+        shift(since, ms);
+    }
+    shift_any([ends_by, active_at, expires_at, ended_at, checkpointed_at, idle_since, ending_at], ms);
     if let Some(Reclaim { reason: _, since, grace: _, deadline }) = reclaim {
         shift(since, ms);
         shift(deadline, ms);

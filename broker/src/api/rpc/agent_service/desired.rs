@@ -60,6 +60,7 @@ impl DesiredWriter {
 mod tests {
     use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, Share, Topology};
     use comity_core::lease::{Lease, SideState};
+    use comity_core::meter::Meter;
     use comity_core::placement::Placement;
     use comity_core::{Millis, Records, Timestamp};
     use comity_types::{ClassName, Delivery, InstitutionId, LeaseState, PeeringId, RequestId, TenantId};
@@ -105,6 +106,9 @@ mod tests {
             state: LeaseState::Placed,
             end_reason: None,
             fencing_token: number,
+            submitted_by: String::new(),
+            ends_by: None,
+            meter: Meter::Waits { reserved_milli: 0 },
             placed_at: Timestamp(1),
             hold_until: Timestamp(9),
             active_at: None,

@@ -3,6 +3,7 @@
 use comity_types::{LeaseId, LeaseState, PeeringId};
 use serde::{Deserialize, Serialize};
 
+use crate::model::meter::Meter;
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::{Millis, Timestamp};
 use crate::state::transition::Transition;
@@ -39,9 +40,12 @@ impl BeginTerm {
         let hold = transition.settings().hold;
         for id in leases {
             transition.change_lease(id, |lease| {
-                if lease.state.is_held() {
+                // A gang that has not started waits for a lease that is held.
+                if lease.state.is_held() || matches!(lease.meter, Meter::Waits { .. }) {
                     lease.hold_until = longer(lease.hold_until, hold);
-                } else {
+                }
+                lease.ends_by = lease.ends_by.map(|end| end.after(outage));
+                if !lease.state.is_held() {
                     lease.expires_at = lease.expires_at.map(|end| longer(end, lease.term));
                     // Nobody could report use during the outage.
                     lease.idle_since = lease.idle_since.map(|since| since.after(outage).min(now));
@@ -52,6 +56,7 @@ impl BeginTerm {
                 }
             });
         }
+        transition.tolerate_gpu_time();
         let step = transition.settings().handshake_step;
         let peerings: Vec<PeeringId> = transition
             .state()

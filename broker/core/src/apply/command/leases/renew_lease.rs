@@ -4,12 +4,15 @@ use comity_types::LeaseId;
 use serde::{Deserialize, Serialize};
 
 use crate::feasibility::check_renewal;
+use crate::feasibility::check_renewal::{Renewed, renewed_with};
+use crate::model::lease::Lease;
 use crate::model::limits::{MAX_LEASE_MS, MIN_LEASE_MS};
+use crate::model::meter::Meter;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::{Millis, Timestamp};
+use crate::state::State;
 use crate::state::transition::Transition;
-use crate::state::{State, gang};
 
 /// Starts a new term now, if policy allows its length; for a gang, on all its leases. A lease ends earlier than before
 /// only if the renewal says so.
@@ -38,6 +41,12 @@ impl RenewLease {
             )
             .at("lease", self.lease));
         }
+        if is_gang_without_start(lease) {
+            let reason = format!("{} waits for the other leases of its gang, and its term has not begun", self.lease);
+            return Err(
+                Refusal::new(Code::WrongState, reason, "renew it once all of them are active").at("lease", self.lease)
+            );
+        }
         let term = if self.duration.0 == 0 { lease.term } else { self.duration };
         if !(MIN_LEASE_MS..=MAX_LEASE_MS).contains(&term.0) {
             return Err(Refusal::invalid(
@@ -51,7 +60,7 @@ impl RenewLease {
         state.check_borrower(&lease.origin, &lease.tenant)?;
         state.institutions_of_borrower(lease).try_for_each(|name| state.check_institution(name))?;
         let now = transition.now();
-        let all = leases_of_gang(state, self.lease);
+        let Renewed { in_force: all, waiting } = renewed_with(state, self.lease);
         let end = now.after(term);
         for id in &all {
             // Each donor of a gang decides for all its leases, because they end together.
@@ -64,6 +73,9 @@ impl RenewLease {
                 lease.term = term;
                 lease.expires_at = Some(end);
             });
+        }
+        for id in waiting {
+            transition.change_lease(id, |lease| lease.ends_by = Some(end));
         }
         Ok(ReplyBody::Lease(self.lease))
     }
@@ -83,11 +95,7 @@ impl RenewLease {
     }
 }
 
-/// The lease and the other leases of its gang in force: all must end at the same time, so they are renewed together.
-fn leases_of_gang(state: &State, id: LeaseId) -> Vec<LeaseId> {
-    let request = state.leases.get(&id).and_then(|lease| state.requests.get(&lease.request));
-    let gang = request.filter(|request| request.leases().any(|own| own == id));
-    let parts = gang.into_iter().flat_map(|request| gang::parts(state, request));
-    let others = parts.filter(|(other, lease)| *other != id && lease.state.is_in_force()).map(|(other, _)| other);
-    std::iter::once(id).chain(others).collect()
+/// Whether a lease is active and its gang has not begun to work.
+fn is_gang_without_start(lease: &Lease) -> bool {
+    matches!(lease.meter, Meter::Waits { .. }) && lease.moved_from.is_none() && !lease.joins
 }

@@ -164,6 +164,7 @@ impl ReportLease {
             transition.state().leases.get(&self.lease).is_some_and(|lease| lease.state.is_held())
         };
         let waited = held(transition);
+        let mut begins = now;
         transition.change_lease(self.lease, |lease| {
             match side {
                 Side::Donor => {
@@ -180,7 +181,9 @@ impl ReportLease {
                 lease.message = if both {
                     lease.state = LeaseState::Active;
                     lease.active_at = Some(now);
-                    lease.expires_at = Some(now.after(lease.term));
+                    // Its hold may have run out without an entry that ended it.
+                    begins = now.min(lease.hold_until);
+                    lease.expires_at = lease.ends_by.or(Some(begins.after(lease.term)));
                     String::new()
                 } else {
                     lease.waits_for().to_owned()
@@ -189,7 +192,8 @@ impl ReportLease {
         });
         if waited && !held(transition) {
             transition.pin_gpu_type(self.lease);
-            transition.align_gang_terms(self.lease);
+            transition.begin_metering(self.lease, begins);
+            transition.align_gang_terms(self.lease, begins);
             if let Some(lease) = transition.state().leases.get(&self.lease) {
                 let (origin, donor) = (lease.origin.clone(), lease.placement.donor.clone());
                 transition.forget_refused_donor(&origin, &donor);

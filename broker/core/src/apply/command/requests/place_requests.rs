@@ -9,6 +9,7 @@ use crate::feasibility::check::check_proposed;
 use crate::model::demand::{GpuDemand, RequestSpec};
 use crate::model::lease::{Lease, SideState, WAITS_FOR_DONOR};
 use crate::model::limits::{MAX_LEASES, MAX_LEASES_PER_COMMAND, MAX_PLACEMENTS_PER_COMMAND};
+use crate::model::meter::Meter;
 use crate::model::placement::Placement;
 use crate::model::proposal::ProposedPlacement;
 use crate::model::refusal::{Code, Refusal};
@@ -17,6 +18,7 @@ use crate::model::request::Request;
 use crate::model::time::Millis;
 use crate::state::State;
 use crate::state::gang::{self, Role};
+use crate::state::gpu_time::{KeptEnd, kept_end};
 use crate::state::transition::Transition;
 
 /// Makes leases from placements that are still valid: for waiting requests, for leases under reclaim, and for gangs
@@ -95,9 +97,12 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
         .transpose()?
         .ok_or_else(Refusal::no_policy)?;
     let request = request.clone();
+    let kept = kept_end(state, &request, role);
     let made = proposed.parts().zip(grants);
     let made: Vec<LeaseId> = made
-        .map(|(part, grant)| make_lease(transition, proposed.request, &request, role, &institution, part, grant))
+        .map(|(part, grant)| {
+            make_lease(transition, (proposed.request, &request), (role, kept), &institution, part, grant)
+        })
         .collect();
     link_leases(transition, proposed.request, role, &made);
     if proposed.overdue {
@@ -109,13 +114,14 @@ fn place(transition: &mut Transition<'_>, proposed: &ProposedPlacement) -> Resul
 /// Makes one lease of the request.
 fn make_lease(
     transition: &mut Transition<'_>,
-    id: RequestId,
-    request: &Request,
-    role: Role,
+    (id, request): (RequestId, &Request),
+    (role, kept): (Role, Option<KeptEnd>),
     institution: &InstitutionId,
     placement: &Placement,
     grant: Grant,
 ) -> LeaseId {
+    let counted_milli = kept.map_or(0, |kept| kept.counted_milli);
+    let meter = Meter::Waits { reserved_milli: placement.milli().saturating_sub(counted_milli) };
     let (spec, placement, now) = (request.spec.clone(), placement.clone(), transition.now());
     // Shares in all, over all members.
     let count = u32::try_from(placement.units()).unwrap_or(spec.gpus.count);
@@ -136,6 +142,7 @@ fn make_lease(
     transition.insert_lease(Lease {
         request: id,
         tenant: spec.tenant,
+        submitted_by: spec.submitted_by,
         origin: spec.origin,
         placement,
         peering,
@@ -151,6 +158,8 @@ fn make_lease(
         fencing_token,
         placed_at: now,
         hold_until: now.after(transition.settings().hold),
+        ends_by: kept.map(|kept| kept.until),
+        meter,
         active_at: None,
         expires_at: None,
         ended_at: None,

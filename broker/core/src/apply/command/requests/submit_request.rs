@@ -26,7 +26,8 @@ pub struct SubmitRequest {
 
 impl SubmitRequest {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
-        let spec = check(transition.state(), &self.spec, transition.now())?;
+        let checked = check(transition.state(), &self.spec, transition.now())?;
+        let spec = RequestSpec { submitted_by: self.submitted_by.clone(), ..checked };
         let early = spec.not_before.is_some_and(|opens| opens > transition.now());
         let origin = transition.state().clusters.get(&spec.origin);
         let refused = origin.into_iter().flat_map(|origin| origin.refused_lately(transition.now()));
@@ -38,7 +39,6 @@ impl SubmitRequest {
             lease: None,
             parts: BTreeSet::new(),
             submitted_at: transition.now(),
-            submitted_by: self.submitted_by.clone(),
             traceparent: transition.traceparent().to_owned(),
             attempts: 0,
             reclaims: 0,

@@ -1,0 +1,152 @@
+//! What is left of a quota that a request counts against.
+
+use comity_proto::v1;
+use serde::Serialize;
+
+use super::value::{non_empty, non_zero};
+use crate::output::{Column, Sheet, columns};
+use crate::units::{format_milli, format_time};
+
+/// A limit of a quota, and what counts against it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QuotaUse {
+    /// Document and line of the limit.
+    pub by: String,
+    /// Whom it limits: a tenant.
+    pub tenant: Option<String>,
+    /// Whom it limits: all tenants of an institution.
+    pub institution: Option<String>,
+    /// Whether it limits each user; what is used is then the caller's.
+    pub per_user: bool,
+    /// Classes that count, together; empty for all.
+    pub classes: Vec<String>,
+    /// Period of a limit on GPU-hours; none for a limit on GPUs at a time.
+    pub per: Option<String>,
+    /// Begin of the period.
+    pub period_start_ms: Option<u64>,
+    /// End of the period.
+    pub period_end_ms: Option<u64>,
+    /// The limit, in thousandths of GPUs or GPU-hours.
+    pub limit_milli: u64,
+    /// In use; for GPU-hours used and booked.
+    pub used_milli: u64,
+    /// What the request needs.
+    pub needs_milli: u64,
+    /// What is left after it.
+    pub left_milli: u64,
+}
+
+impl From<v1::QuotaUse> for QuotaUse {
+    fn from(quota: v1::QuotaUse) -> Self {
+        Self {
+            by: quota.by,
+            tenant: non_empty(quota.tenant),
+            institution: non_empty(quota.institution),
+            per_user: quota.per_user,
+            classes: quota.classes,
+            per: non_empty(quota.per),
+            period_start_ms: non_zero(quota.period_start_ms),
+            period_end_ms: non_zero(quota.period_end_ms),
+            limit_milli: quota.limit_milli,
+            used_milli: quota.used_milli,
+            needs_milli: quota.needs_milli,
+            left_milli: quota.left_milli,
+        }
+    }
+}
+
+impl QuotaUse {
+    fn limits_text(&self) -> String {
+        let what = self.per.as_ref().map_or_else(|| "GPUs".to_owned(), |per| format!("GPU-hours per {per}"));
+        let classes = if self.classes.is_empty() { String::new() } else { format!(" of {}", self.classes.join(", ")) };
+        format!("{what}{classes}")
+    }
+
+    fn whom_text(&self) -> String {
+        let whom = self.tenant.as_ref().or(self.institution.as_ref()).cloned().unwrap_or_default();
+        if self.per_user { format!("each user of {whom}") } else { whom }
+    }
+
+    /// What a request needs, if it does not fit.
+    fn left_text(&self) -> String {
+        if self.used_milli.saturating_add(self.needs_milli) > self.limit_milli {
+            return "does not fit".to_owned();
+        }
+        format_milli(self.left_milli)
+    }
+}
+
+/// A row per limit; empty without any.
+pub(super) fn quotas_table(quotas: &[QuotaUse]) -> Sheet {
+    if quotas.is_empty() {
+        return Sheet::default();
+    }
+    let row = |quota: &QuotaUse| {
+        vec![
+            quota.limits_text(),
+            quota.whom_text(),
+            format_milli(quota.limit_milli),
+            format_milli(quota.used_milli),
+            format_milli(quota.needs_milli),
+            quota.left_text(),
+            quota.period_end_ms.and_then(format_time).unwrap_or_default(),
+            quota.by.clone(),
+        ]
+    };
+    let heads = [
+        Column::prose("quota"),
+        Column::text("for").rank(2),
+        Column::text("limit"),
+        Column::text("used"),
+        Column::text("needs"),
+        Column::text("left after"),
+        Column::text("until").rank(3),
+        Column::prose("by").rank(1),
+    ];
+    columns(&heads, quotas.iter().map(row).collect(), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_limit_shows_what_is_left_after_the_request() {
+        let hours = v1::QuotaUse {
+            by: "Quota month (q.yaml:7)".to_owned(),
+            tenant: "team".to_owned(),
+            per: "month".to_owned(),
+            period_end_ms: 1_801_436_400_000,
+            limit_milli: 500_000,
+            used_milli: 480_500,
+            needs_milli: 8_000,
+            left_milli: 11_500,
+            ..Default::default()
+        };
+        let gpus = v1::QuotaUse {
+            by: "Quota each (q.yaml:9)".to_owned(),
+            institution: "campus".to_owned(),
+            per_user: true,
+            classes: vec!["big".to_owned()],
+            limit_milli: 4_000,
+            used_milli: 3_500,
+            needs_milli: 1_000,
+            ..Default::default()
+        };
+        let quotas: Vec<QuotaUse> = [hours, gpus].into_iter().map(QuotaUse::from).collect();
+        let table = quotas_table(&quotas).to_string();
+        let lines: Vec<&str> = table.lines().collect();
+        for words in
+            ["GPU-hours per month", "team", "500", "480.5", "8", "11.5", "2027-01-31", "Quota month (q.yaml:7)"]
+        {
+            assert!(lines[1].contains(words), "{words}: {table}");
+        }
+        for words in ["GPUs of big", "each user of campus", "4", "3.5", "does not fit"] {
+            assert!(lines[2].contains(words), "{words}: {table}");
+        }
+        let json = serde_json::to_value(&quotas[0]).expect("plain data serialises");
+        assert_eq!((&json["leftMilli"], &json["institution"]), (&11_500.into(), &serde_json::Value::Null));
+        assert_eq!(quotas_table(&[]).to_string(), "");
+    }
+}
