@@ -158,6 +158,7 @@ fn approvals(message: &[u8]) -> Result<Vec<ObjectId>, MalformedCommit> {
 }
 
 #[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
     use comity_fuzz::fuzz;

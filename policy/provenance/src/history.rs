@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::commit::Commit;
 use crate::limits::{MAX_COMMIT_OBJECT_BYTES, MAX_HISTORY, MAX_NEW_COMMITS};
 use crate::object_id::ObjectId;
-use crate::object_store::{ObjectKind, ObjectStore, StoreError, read};
+use crate::object_kind::ObjectKind;
+use crate::object_store::{ObjectStore, StoreError, read};
 use crate::verdict::Reason;
 
 /// New commits, and the line on which the changes are judged one by one.

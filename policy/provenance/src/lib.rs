@@ -8,8 +8,8 @@
 //!                                    documents before and after ──▶ ownership
 //! ```
 //!
-//! [`judge`] walks the commits from the one in force to the head of the branch. Each change of a document must be signed
-//! by its owner, with a key that the policy accepted so far names: a commit cannot vouch for itself. What the store
+//! [`judge`] walks the commits from the one in force to the head of the branch. The owner of each changed document must
+//! have signed the change, with a key that the policy accepted so far names: a commit cannot vouch for itself. What the store
 //! returns is hashed again, so that a verdict depends on the head's id and not on the store.
 //!
 //! No clock, no network, no disk: objects come through [`ObjectStore`], and the time arrives as data.
@@ -20,6 +20,7 @@ mod history;
 mod judge;
 pub mod limits;
 mod object_id;
+mod object_kind;
 mod object_store;
 mod ownership;
 mod pending;
@@ -32,7 +33,8 @@ pub use commit::{Commit, MalformedCommit};
 pub use documents::{DocumentKey, DocumentSpec, Documents};
 pub use judge::{InForce, judge};
 pub use object_id::{InvalidObjectId, ObjectId};
-pub use object_store::{ObjectKind, ObjectStore, StoreError};
+pub use object_kind::ObjectKind;
+pub use object_store::{ObjectStore, StoreError};
 pub use ownership::{Owner, Requirement, requirement};
 pub use policy_folder::{InvalidFolder, PolicyFolder};
 pub use signer::Signer;

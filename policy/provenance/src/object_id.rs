@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::object_store::ObjectKind;
+use crate::object_kind::ObjectKind;
 
 /// Bytes of a SHA-1.
 const ID_BYTES: usize = 20;

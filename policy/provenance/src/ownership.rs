@@ -2,13 +2,14 @@
 //!
 //! | documents | who signs |
 //! |---|---|
-//! | Federation, GpuClass, PriorityClass, Schedule, Rule | one maintainer; several for a change of maintainers, broker operators, their keys or `signatures` |
-//! | Institution | a maintainer admits and removes it; otherwise the institution, and for its `weight` a maintainer too |
+//! | GpuClass, PriorityClass, Schedule, Rule | a maintainer |
+//! | Federation | a maintainer; several for a change of maintainers, broker operators, their keys or `signatures` |
+//! | Institution | a maintainer admits and removes it; else the institution, and for its `weight` a maintainer too |
 //! | Cluster, Tenant, Quota | their institution; if they move, both |
 //! | Agreement | every institution that it names; one of two alone may narrow or end it, and each may leave it |
 //!
-//! Maintainers sign for an institution that lists no `commitKeys`. A maintainer who removes an institution may remove it
-//! from the documents of others, too.
+//! Maintainers sign for an institution that lists no `commitKeys`. A maintainer who removes an institution may remove its
+//! name from the documents of others, too.
 
 mod agreements;
 mod lending;
@@ -28,6 +29,8 @@ pub enum Owner {
     Maintainers(u32),
     /// An institution, with any of its keys.
     Institution(String),
+    /// One of these maintainers, who are broker operators.
+    BrokerOperator(BTreeSet<String>),
 }
 
 impl Owner {
@@ -35,6 +38,7 @@ impl Owner {
         match self {
             Self::Maintainers(needed) => maintainers_among(signers) >= *needed,
             Self::Institution(name) => signers.contains(&Signer::Institution(name.clone())),
+            Self::BrokerOperator(users) => users.iter().any(|user| signers.contains(&Signer::Maintainer(user.clone()))),
         }
     }
 
@@ -43,6 +47,7 @@ impl Owner {
             Self::Maintainers(1) => "a maintainer".to_owned(),
             Self::Maintainers(needed) => format!("{needed} maintainers (it has {})", maintainers_among(signers)),
             Self::Institution(name) => format!("institution `{name}`"),
+            Self::BrokerOperator(_) => "a maintainer who is a broker operator".to_owned(),
         }
     }
 }
@@ -119,15 +124,16 @@ pub fn requirement(
     let change = Change { before, after, departed };
     let (old, new) = (before.get(key), after.get(key));
     match key.kind {
-        Kind::Federation => Requirement::one(Owner::Maintainers(match (old, new) {
-            (Some(DocumentSpec::Federation(old)), Some(DocumentSpec::Federation(new))) if is_ordinary(old, new) => 1,
-            _ => change.threshold(),
-        })),
+        Kind::Federation => change.of_federation(old, new),
         Kind::GpuClass | Kind::PriorityClass | Kind::Schedule | Kind::Rule => Requirement::one(Owner::Maintainers(1)),
         Kind::Institution => change.of_institution(&key.name, old, new),
         Kind::Cluster | Kind::Tenant | Kind::Quota => change.of_possession(old, new),
         Kind::Agreement => change.of_agreement(old, new),
     }
+}
+
+fn federation_of(spec: Option<&DocumentSpec>) -> Option<&Federation> {
+    if let Some(DocumentSpec::Federation(federation)) = spec { Some(federation) } else { None }
 }
 
 /// Whether a change leaves alone who decides about the federation.
@@ -154,6 +160,25 @@ impl Change<'_> {
     /// Whether the change removes an institution.
     fn is_gone(&self, institution: &str) -> bool {
         self.before.institution(institution).is_some() && self.after.institution(institution).is_none()
+    }
+
+    /// A new broker operator needs one who is: others could otherwise invite brokers, and with that get the
+    /// intermediate's key.
+    fn of_federation(&self, old: Option<&DocumentSpec>, new: Option<&DocumentSpec>) -> Requirement {
+        let (old, new) = (federation_of(old), federation_of(new));
+        if let (Some(old), Some(new)) = (old, new)
+            && is_ordinary(old, new)
+        {
+            return Requirement::one(Owner::Maintainers(1));
+        }
+        let mut owners = BTreeSet::from([Owner::Maintainers(self.threshold())]);
+        let held = self.before.federation().map(|held| (&held.broker_operators, &held.maintainers));
+        if let (Some(new), Some((operators, maintainers))) = (new, held)
+            && !new.broker_operators.is_subset(operators)
+        {
+            owners.insert(Owner::BrokerOperator(operators.intersection(maintainers).cloned().collect()));
+        }
+        Requirement::all(owners)
     }
 
     fn of_institution(&self, name: &str, old: Option<&DocumentSpec>, new: Option<&DocumentSpec>) -> Requirement {

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::limits::MAX_TREE_BYTES;
 use crate::object_id::ObjectId;
-use crate::object_store::{ObjectKind, ObjectStore, StoreError, read};
+use crate::object_kind::ObjectKind;
+use crate::object_store::{ObjectStore, StoreError, read};
 
 /// Bytes of the folder's path.
 const MAX_FOLDER_BYTES: usize = 255;

@@ -13,6 +13,7 @@ pub mod member_certificate;
 pub mod peering;
 pub mod policy_record;
 pub mod proposal;
+pub mod provenance;
 pub mod reclaim;
 pub mod reply;
 pub mod request;

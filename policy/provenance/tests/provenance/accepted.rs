@@ -1,6 +1,8 @@
 //! Changes that have all signatures they need.
 
-use comity_provenance::{Accepted, Verdict};
+use comity_provenance::{
+    Accepted, InForce, ObjectId, ObjectKind, ObjectStore, PolicyFolder, StoreError, Verdict, judge,
+};
 
 use super::repository::{NOW_MS, Repository, document};
 
@@ -179,4 +181,35 @@ fn the_time_of_the_broker_decides_whether_a_key_counts() {
     assert!(matches!(repository.judge(), Verdict::Refused(_)));
     repository.now_ms = NOW_MS - 2 * 24 * 3_600_000;
     accepted(&repository);
+}
+
+/// A repository that gives one object in place of another.
+struct Liar<'r> {
+    repository: &'r Repository,
+    asked: ObjectId,
+    given: ObjectId,
+}
+
+impl ObjectStore for Liar<'_> {
+    fn object(&self, id: ObjectId, kind: ObjectKind, limit: usize) -> Result<Vec<u8>, StoreError> {
+        self.repository.object(if id == self.asked { self.given } else { id }, kind, limit)
+    }
+}
+
+#[test]
+fn a_store_that_lies_is_found_out() {
+    let repository = Repository::new();
+    let id = |of: &str| repository.git(&["rev-parse", of]).parse::<ObjectId>().unwrap();
+    let file = id("HEAD:policy/rule.yaml");
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
+    let head = repository.commit(Some("centre"), "signed");
+    let folder = "policy".parse::<PolicyFolder>().unwrap();
+    let in_force = InForce { bundle: &repository.in_force, commit: repository.commit, departed: &repository.departed };
+    for (asked, given) in
+        [(id("HEAD:policy/cluster.yaml"), file), (head, id("HEAD^")), (id("HEAD^{tree}"), id("HEAD^^{tree}"))]
+    {
+        let liar = Liar { repository: &repository, asked, given };
+        let verdict = judge(&liar, &folder, &in_force, head, NOW_MS);
+        assert!(matches!(verdict, Err(StoreError::Corrupt { id, .. }) if id == asked), "{verdict:?}");
+    }
 }

@@ -56,7 +56,7 @@ impl Repository {
         let users = ["ingrid", "otto"].map(|user| format!("spiffe://t.example/user/{user}"));
         let [ingrid, otto] = &users;
         let federation = format!(
-            "trustDomain: t.example, maintainers: [{ingrid}, {otto}], signatures: {{required: true}}, \
+            "trustDomain: t.example, maintainers: [{ingrid}, {otto}], brokerOperators: [{ingrid}], signatures: {{required: true}}, \
              commitKeys: [{{maintainer: {ingrid}, key: {}}}, {{maintainer: {otto}, key: {}}}]",
             key("ingrid"),
             key("otto")
