@@ -31,6 +31,7 @@ use crate::context::{Context, Validity};
 use crate::disaster_recovery::remember_members;
 use crate::group::{Consistency, Founded, Group, GroupConfig, GroupDeps, GroupError, Halt, Leadership};
 use crate::metrics::Metrics;
+use crate::policy_source::PolicyAccess;
 use crate::provision::invitation_key::InvitationKey;
 use crate::renewal::follow_authority::FollowAuthority;
 use crate::renewal::{Renewal, RenewalError};
@@ -245,6 +246,7 @@ impl Broker {
             report_pace,
             proposal_turns: CallerTurns::new(MAX_PROPOSALS_PER_CALLER),
             refused_lately,
+            policy_access: Arc::new(policy_access(&config)),
             long_calls: LongCalls::default(),
             stop: serving.token(),
         };
@@ -356,6 +358,15 @@ fn follow_authority(config: &Config, context: &Context) -> FollowAuthority {
         ca: context.ca.clone(),
         clock: Arc::clone(&context.clock),
         metrics: context.metrics.clone(),
+    }
+}
+
+/// What the leader needs to pull the policy. The cache can be fetched again.
+fn policy_access(config: &Config) -> PolicyAccess {
+    PolicyAccess {
+        cache: config.data.join("policy-source"),
+        credentials: config.policy_credentials.clone(),
+        authorities: config.policy_ca.clone(),
     }
 }
 

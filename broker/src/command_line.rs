@@ -447,6 +447,8 @@ impl RunOptions {
         config.cluster_certificates =
             seconds("cluster-certificates-s", self.cluster_certificates_s, config.cluster_certificates)?;
         config.user_certificates = seconds("user-certificates-s", self.user_certificates_s, config.user_certificates)?;
+        config.policy_credentials.clone_from(&self.policy_credentials);
+        config.policy_ca.clone_from(&self.policy_ca);
         match self.snapshot_every {
             Some(0) => {
                 return Err(ConfigError::Value {

@@ -254,6 +254,10 @@ pub struct Config {
     pub timing: Timing,
     /// Log entries between two snapshots.
     pub snapshot_every: u64,
+    /// File with credentials for the policy's repository.
+    pub policy_credentials: Option<PathBuf>,
+    /// PEM file with further authorities of the policy's repository.
+    pub policy_ca: Option<PathBuf>,
 }
 
 impl Config {
@@ -283,6 +287,8 @@ impl Config {
             broker_certificates: Duration::from_secs(7 * 24 * 3600),
             timing: Timing::default(),
             snapshot_every: 10_000,
+            policy_credentials: None,
+            policy_ca: None,
             data: data.to_owned(),
             ca: None,
             settings,
@@ -358,6 +364,8 @@ impl Config {
             "user_certificates_s": self.user_certificates.as_secs(),
             "broker_certificates_s": self.broker_certificates.as_secs(),
             "snapshot_every": self.snapshot_every,
+            "policy_credentials": self.policy_credentials,
+            "policy_ca": self.policy_ca,
         });
         format!("{shown:#}")
     }

@@ -29,6 +29,7 @@ use crate::api::viewer::Viewer;
 use crate::api::visible_names::VisibleNames;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
+use crate::policy_source::PolicyAccess;
 use crate::provision::invitation_key::InvitationKey;
 use crate::watch::WatchHub;
 use crate::watch::desired_pace::DesiredPace;
@@ -78,6 +79,8 @@ pub struct Context {
     pub proposal_turns: CallerTurns,
     /// Callers whose requests no donor could serve.
     pub refused_lately: RefusedLately,
+    /// Where the policy's repository is fetched to, and with which credentials.
+    pub policy_access: Arc<PolicyAccess>,
     /// Quotes, explanations and checks of policy.
     pub long_calls: LongCalls,
     /// Cancelled when this broker stops.

@@ -26,6 +26,7 @@ pub mod disaster_recovery;
 mod eligibility;
 pub mod group;
 pub mod metrics;
+pub mod policy_source;
 pub mod provision;
 pub mod renewal;
 pub mod replication;

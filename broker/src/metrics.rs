@@ -32,6 +32,8 @@ pub struct Metrics {
     leases: IntGaugeVec,
     reclaims: IntCounterVec,
     reclaim_limited: IntGauge,
+    policy_pulls: IntCounterVec,
+    policy_behind: IntGauge,
     clusters_connected: IntGauge,
     agent_streams: IntGauge,
     watchers: IntGauge,
@@ -76,6 +78,15 @@ impl Metrics {
                 "reclaim_limited_donors",
                 "Donors whose local work waits because of a limit on reclaims.",
             ),
+            policy_pulls: counters(
+                "policy_pulls_total",
+                "Pulls of the policy by this broker, as leader, by outcome.",
+                &["outcome"],
+            ),
+            policy_behind: gauge(
+                "policy_source_behind",
+                "1 on a leader whose last pull could not bring the head of the policy's branch into force, 0 elsewhere.",
+            ),
             clusters_connected: gauge("clusters_connected", "Clusters that are heard, as the state has it."),
             agent_streams: gauge("agent_streams", "Agents connected to this broker."),
             watchers: gauge("watchers", "Watch streams of this broker."),
@@ -111,7 +122,7 @@ impl Metrics {
     }
 
     fn register(&self) {
-        let all: [Box<dyn prometheus::core::Collector>; 21] = [
+        let all: [Box<dyn prometheus::core::Collector>; 23] = [
             Box::new(self.proposals.clone()),
             Box::new(self.commit_seconds.clone()),
             Box::new(self.plan_seconds.clone()),
@@ -121,6 +132,8 @@ impl Metrics {
             Box::new(self.leases.clone()),
             Box::new(self.reclaims.clone()),
             Box::new(self.reclaim_limited.clone()),
+            Box::new(self.policy_pulls.clone()),
+            Box::new(self.policy_behind.clone()),
             Box::new(self.clusters_connected.clone()),
             Box::new(self.agent_streams.clone()),
             Box::new(self.watchers.clone()),
@@ -192,6 +205,12 @@ impl Metrics {
         }
         let connected = state.clusters.values().filter(|cluster| cluster.connected).count();
         self.clusters_connected.set(i64::try_from(connected).unwrap_or(i64::MAX));
+    }
+
+    /// The policy was pulled.
+    pub fn policy_pulled(&self, outcome: &str, behind: bool) {
+        self.policy_pulls.with_label_values(&[outcome]).inc();
+        self.policy_behind.set(i64::from(behind));
     }
 
     /// Leases are being reclaimed for this reason.

@@ -5,6 +5,7 @@
 mod begin_term;
 mod expirer;
 mod failure_detector;
+mod policy_puller;
 mod reclaimer;
 mod scheduler_loop;
 mod survey;
@@ -94,7 +95,8 @@ async fn lead(context: &Context) {
         scheduler_loop::run(context),
         reclaimer::run(context),
         expirer::run(context),
-        failure_detector::run(context)
+        failure_detector::run(context),
+        policy_puller::run(context)
     );
 }
 

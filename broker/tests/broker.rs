@@ -18,6 +18,9 @@ mod fake_agent;
 mod federation;
 #[path = "broker/floods.rs"]
 mod floods;
+#[allow(dead_code, reason = "the tests of the fetch use the rest")]
+#[path = "../src/policy_source/tests/git_server.rs"]
+mod git_server;
 #[path = "broker/joins.rs"]
 mod joins;
 #[path = "broker/lease_story.rs"]
@@ -26,6 +29,8 @@ mod lease_story;
 mod lists_and_watches;
 #[path = "broker/open_port.rs"]
 mod open_port;
+#[path = "broker/policy_pulls.rs"]
+mod policy_pulls;
 #[path = "broker/reclaim_story.rs"]
 mod reclaim_story;
 #[path = "broker/revocations.rs"]

@@ -44,8 +44,8 @@ pub use peering_view::Peering;
 pub use placement::{DeviceShare, NodePlacement, Placement};
 pub use policy_view::{
     BorrowingEffect, CapacityEffect, DocumentChange, ExpectedDifference, FieldChange, FileDetail, InstitutionEffect,
-    LeaseEffect, PolicyApplied, PolicyChecked, PolicyFile, PolicyPlan, PolicyPlanned, PolicyProblem, PolicyShown,
-    PolicyTested, QueuePlace, RequestEffect, ScenarioResult,
+    LeaseEffect, PolicyApplied, PolicyChecked, PolicyFile, PolicyPlan, PolicyPlanned, PolicyProblem, PolicyPullFailure,
+    PolicyShown, PolicySourceShown, PolicyTested, QueuePlace, RequestEffect, ScenarioResult,
 };
 pub use quota_use::QuotaUse;
 pub use quote_view::Quote;

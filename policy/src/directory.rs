@@ -115,10 +115,21 @@ enum Wanted {
 
 impl Wanted {
     fn takes(self, name: &str) -> bool {
-        let is_test = name.ends_with(".test.yaml") || name.ends_with(".test.yml");
-        let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml");
-        is_yaml && is_test == (self == Self::Tests)
+        match self {
+            Self::Policy => is_policy_file(name),
+            Self::Tests => is_test_file(name),
+        }
     }
+}
+
+/// Whether a file of this name belongs to a bundle: YAML that is no test.
+#[must_use]
+pub fn is_policy_file(name: &str) -> bool {
+    (name.ends_with(".yaml") || name.ends_with(".yml")) && !is_test_file(name)
+}
+
+fn is_test_file(name: &str) -> bool {
+    name.ends_with(".test.yaml") || name.ends_with(".test.yml")
 }
 
 struct DirectoryReader {

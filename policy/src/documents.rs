@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 pub use agreement::{Agreement, AgreementSides};
 pub(crate) use cluster::DELIVERIES;
 pub use cluster::{Cluster, LendTerm, NodeSharing, NvLinkSharing};
+pub use commit_key::{CommitKey, MaintainerKey, Signatures};
 pub use federation::{Defaults, Federation, Limits};
 pub use gpu_class::GpuClass;
 pub use gpu_hours::GpuHours;
@@ -28,6 +29,7 @@ use crate::source::SourceFile;
 
 mod agreement;
 mod cluster;
+pub(crate) mod commit_key;
 mod federation;
 mod gpu_class;
 mod gpu_hours;

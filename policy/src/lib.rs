@@ -46,11 +46,12 @@ pub use bundle::{
 pub use calendar::{CalendarPeriod, Phase, TimeSpan, ZoneRules, Zones};
 pub use compile::{InvalidBundle, load};
 pub use device::{DeviceFacts, is_mig_profile};
-pub use directory::{ReadError, Scan, read_directory, read_test_files, scan_directory};
+pub use directory::{ReadError, Scan, is_policy_file, read_directory, read_test_files, scan_directory};
 pub use documents::{
-    Agreement, AgreementSides, Cluster, Defaults, DocRef, Document, Federation, GpuClass, GpuHours, Institution,
-    LendTerm, Limits, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota, QuotaSubject, ReclaimLimit, Rule,
-    RuleEffect, Schedule, SourceLocation, Tenant, TenantRole, When, Window,
+    Agreement, AgreementSides, Cluster, CommitKey, Defaults, DocRef, Document, Federation, GpuClass, GpuHours,
+    Institution, LendTerm, Limits, MaintainerKey, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota,
+    QuotaSubject, ReclaimLimit, Rule, RuleEffect, Schedule, Signatures, SourceLocation, Tenant, TenantRole, When,
+    Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
 pub use expression::{RuleCondition, Selector, compile_selector};

@@ -56,3 +56,5 @@ pub const MAX_ZONES: usize = 32;
 pub const MAX_ZONE_CHANGES: usize = 360;
 /// Last change of an offset that counts, in milliseconds since 1970: the end of 2059.
 pub const LAST_ZONE_MS: u64 = 2_840_140_800_000;
+/// Keys in one `commitKeys`. Every signature is looked up in all of them.
+pub const MAX_COMMIT_KEYS: usize = 64;

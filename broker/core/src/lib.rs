@@ -39,8 +39,8 @@ pub use apply::entry as log;
 pub use collections::cow_map;
 pub use model::{
     actor, amounts, blob, broker_record, cluster, data, demand, envelope, health, idempotency, inventory, invite, keys,
-    lease, limits, member_certificate, meter, mig, network, peering, placement, policy_record, proposal, reclaim,
-    refusal, reply, request, revocation, settings, time, work,
+    lease, limits, member_certificate, meter, mig, network, peering, placement, policy_record, proposal, provenance,
+    reclaim, refusal, reply, request, revocation, settings, time, work,
 };
 pub use scheduler::packing;
 pub use state::encoding as snapshot;

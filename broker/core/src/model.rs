@@ -10,6 +10,6 @@ pub mod time;
 
 pub use records::{
     actor, broker_record, cluster, envelope, health, idempotency, invite, keys, lease, member_certificate, meter,
-    peering, policy_record, proposal, reclaim, reply, request, revocation,
+    peering, policy_record, proposal, provenance, reclaim, reply, request, revocation,
 };
 pub use resources::{amounts, data, demand, inventory, mig, network, placement, work};

@@ -39,6 +39,7 @@ use crate::model::lease::Lease;
 use crate::model::member_certificate::MemberCertificates;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
+use crate::model::provenance::Provenance;
 use crate::model::request::Request;
 use crate::model::revocation::{Exclusion, Revocation};
 use crate::model::settings::Settings;
@@ -89,6 +90,9 @@ pub struct Records {
     pub log_time: Timestamp,
     /// The policy bundle in force.
     pub policy: Option<PolicyRecord>,
+    /// Where the policy comes from.
+    #[serde(default, skip_serializing_if = "Provenance::is_empty")]
+    pub provenance: Provenance,
     /// Member clusters.
     pub clusters: CowMap<ClusterId, Cluster>,
     /// Outstanding join tokens, by the SHA-256 of their secret in hex.

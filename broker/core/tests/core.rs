@@ -57,6 +57,8 @@ mod origin_refusals;
 mod policy_changes;
 #[path = "core/policy_plans.rs"]
 mod policy_plans;
+#[path = "core/policy_sources.rs"]
+mod policy_sources;
 #[path = "core/queue.rs"]
 mod queue;
 #[path = "core/reasons.rs"]

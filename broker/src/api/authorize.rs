@@ -51,6 +51,8 @@ pub enum Rpc {
     CheckPolicy,
     PlanPolicy,
     ApplyPolicy,
+    SetPolicySource,
+    RemovePolicySource,
     GetPolicy,
     Watch,
     GetRaftStatus,
@@ -113,6 +115,8 @@ impl Rpc {
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin, Broker],
             Self::PlanPolicy | Self::ApplyPolicy => &[Admin, Broker],
             Self::ChangeMembers
+            | Self::SetPolicySource
+            | Self::RemovePolicySource
             | Self::RebaseTime
             | Self::InviteUser
             | Self::SuspendInstitution
@@ -153,6 +157,7 @@ impl Rpc {
             Self::CheckPolicy => "check policy at the broker",
             Self::PlanPolicy => "plan policy",
             Self::ApplyPolicy => "apply policy",
+            Self::SetPolicySource | Self::RemovePolicySource => "set the source of the policy",
             Self::GetPolicy => "read the policy",
             Self::Watch => "watch requests and leases",
             Self::GetRaftStatus => "read the broker group's status",

@@ -15,6 +15,7 @@ pub mod offer;
 pub mod peering;
 pub mod policy;
 pub mod policy_plan;
+pub mod policy_repository;
 pub mod request;
 pub mod rights;
 pub(crate) mod wiring;

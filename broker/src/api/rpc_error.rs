@@ -225,6 +225,7 @@ fn grpc_code(code: RefusalCode) -> Code {
         RefusalCode::NoCapacity | RefusalCode::LimitReached => Code::ResourceExhausted,
         RefusalCode::WrongState
         | RefusalCode::NoPolicy
+        | RefusalCode::UnsignedPolicy
         | RefusalCode::Unservable
         | RefusalCode::StaleGeneration
         | RefusalCode::StaleFencingToken

@@ -11,6 +11,7 @@ use comity_runtime::telemetry;
 /// Topics of the full help.
 const ADDRESSES: &str = "Addresses";
 const CERTIFICATES: &str = "Certificates";
+const POLICY: &str = "Policy from Git";
 const LOGS: &str = "Logs and snapshots";
 
 /// Names in a broker's certificate.
@@ -66,6 +67,16 @@ pub(super) struct RunOptions {
     #[arg(long, hide_short_help = true, help_heading = CERTIFICATES, env = "COMITY_BROKER_USER_CERTIFICATES_S",
         value_name = "SECONDS")]
     pub(super) user_certificates_s: Option<u64>,
+    /// File with credentials for the policy's repository: lines https://USER:TOKEN@HOST, as Git keeps them.
+    ///
+    /// Private to the broker's user. Each token goes to the host of its line only. Read at each pull, so that a new
+    /// token needs no restart.
+    #[arg(long, hide_short_help = true, help_heading = POLICY, env = "COMITY_BROKER_POLICY_CREDENTIALS",
+        value_name = "FILE")]
+    pub(super) policy_credentials: Option<PathBuf>,
+    /// PEM file with authorities of the policy's repository, beside those of this machine.
+    #[arg(long, hide_short_help = true, help_heading = POLICY, env = "COMITY_BROKER_POLICY_CA", value_name = "FILE")]
+    pub(super) policy_ca: Option<PathBuf>,
     /// Log entries between snapshots, more if snapshots take long; default 10000.
     #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_SNAPSHOT_EVERY", value_name = "N")]
     pub(super) snapshot_every: Option<u64>,

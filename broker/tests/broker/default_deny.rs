@@ -226,6 +226,18 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
                     .await,
             ),
         ),
+        (
+            "SetPolicySource",
+            gate(
+                policies
+                    .set_policy_source(v1::SetPolicySourceRequest {
+                        repository: "no address".into(),
+                        ..v1::SetPolicySourceRequest::default()
+                    })
+                    .await,
+            ),
+        ),
+        ("RemovePolicySource", gate(policies.remove_policy_source(v1::RemovePolicySourceRequest {}).await)),
         ("GetPolicy", gate(policies.get_policy(v1::GetPolicyRequest::default()).await)),
         ("Watch", gate(WatchServiceClient::new(channel.clone()).watch(v1::WatchRequest::default()).await)),
         ("GetRaftStatus", gate(rafts.get_raft_status(v1::GetRaftStatusRequest {}).await)),
@@ -299,6 +311,8 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "CheckPolicy",
         "PlanPolicy",
         "ApplyPolicy",
+        "SetPolicySource",
+        "RemovePolicySource",
         "GetPolicy",
         "Watch",
         "GetRaftStatus",
@@ -338,7 +352,8 @@ async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
             &member,
             &operates,
             &["QuoteRequest", "InviteCluster", "PlanPolicy", "ApplyPolicy", "ChangeMembers", "RebaseTime"],
-            &["InviteUser", "InviteBroker", "EvictCluster", "SuspendInstitution", "ResumeInstitution"]
+            &["InviteUser", "InviteBroker", "EvictCluster", "SuspendInstitution", "ResumeInstitution"],
+            &["SetPolicySource", "RemovePolicySource"]
         ])
     );
     // A broker's certificate may name broker operators.

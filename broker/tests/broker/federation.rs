@@ -28,7 +28,7 @@ pub(crate) const DOMAIN: &str = "comity.example";
 /// A broker, its files, and its clients' credentials.
 pub(crate) struct Federation {
     home: TempDir,
-    config: Config,
+    pub(crate) config: Config,
     broker: Option<Broker>,
     /// Brokers 2 and 3, if there are three.
     others: Vec<Broker>,

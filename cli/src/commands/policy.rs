@@ -16,6 +16,7 @@ mod junit;
 mod plan;
 mod save;
 mod schema;
+mod source;
 mod test;
 
 pub use apply::PolicyApplyArgs;
@@ -24,6 +25,7 @@ pub(crate) use bundle_to_apply::BundleToApply;
 pub(crate) use edit_in_force::{bundle_in_force, edit_in_force, note_that_policy_stays_changed};
 pub use plan::PolicyPlanArgs;
 pub use schema::PolicySchemaArgs;
+pub use source::PolicySourceCommand;
 pub use test::PolicyTestArgs;
 
 use self::bad_bundle::{bad_bundle, unreadable};
@@ -71,6 +73,9 @@ pub enum PolicyCommand {
     /// Show the bundle in force
     #[command(after_help = POLICY_SHOW_EXAMPLES)]
     Show(PolicyShowArgs),
+    /// The Git repository that the leader pulls the policy from
+    #[command(subcommand)]
+    Source(PolicySourceCommand),
 }
 
 /// `comity policy check`.
@@ -117,6 +122,7 @@ impl PolicyCommand {
             Self::Test(args) => args.run(session),
             Self::Schema(args) => args.run(session),
             Self::Apply(args) => args.run(session).await,
+            Self::Source(command) => command.run(session).await,
             Self::Show(args) => {
                 let mut client = PolicyServiceClient::new(session.channel()?);
                 let request = v1::GetPolicyRequest { consistency: session.consistency() };

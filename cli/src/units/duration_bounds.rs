@@ -20,6 +20,8 @@ impl DurationBounds {
     pub const GRACE: Self = Self { min_ms: SECOND, max_ms: DAY };
     /// Idle time after which a lease is released.
     pub const RELEASE_IDLE: Self = Self { min_ms: 10 * SECOND, max_ms: 90 * DAY };
+    /// Time between pulls of the policy.
+    pub const PULL: Self = Self { min_ms: 5 * SECOND, max_ms: DAY };
     /// How long a command waits.
     pub const WAIT: Self = Self { min_ms: SECOND, max_ms: 90 * DAY };
 

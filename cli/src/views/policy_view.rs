@@ -2,6 +2,7 @@
 
 mod plan_sheet;
 mod policy_plan;
+mod policy_source;
 mod policy_tests;
 
 use comity_proto::v1;
@@ -15,6 +16,7 @@ pub use policy_plan::{
     BorrowingEffect, CapacityEffect, DocumentChange, FieldChange, InstitutionEffect, LeaseEffect, PolicyPlan,
     PolicyPlanned, QueuePlace, RequestEffect,
 };
+pub use policy_source::{PolicyPullFailure, PolicySourceShown};
 pub use policy_tests::{ExpectedDifference, PolicyTested, ScenarioResult};
 
 /// One problem or warning of a bundle.
@@ -152,6 +154,8 @@ pub struct PolicyShown {
     pub applied_at_ms: Option<u64>,
     /// Who applied it.
     pub applied_by: Option<String>,
+    /// The Git repository that it is pulled from.
+    pub source: Option<PolicySourceShown>,
     /// Files of the bundle.
     pub files: Vec<PolicyFile>,
     /// Detail of the files in the table; JSON and YAML always have their text.
@@ -188,6 +192,7 @@ impl PolicyShown {
             commit: non_empty(bundle.commit),
             applied_at_ms: non_zero(response.applied_at_ms),
             applied_by: non_empty(response.applied_by),
+            source: response.source.map(|source| Some(source).into()),
             files: bundle.files.into_iter().map(|file| PolicyFile { path: file.path, text: file.text }).collect(),
             detail,
         }
@@ -196,12 +201,14 @@ impl PolicyShown {
 
 impl Answer for PolicyShown {
     fn table(&self, now_ms: u64) -> Sheet {
-        let head = fields(&[
+        let mut rows = vec![
             ("Hash", self.hash.clone()),
             ("Commit", self.commit.clone().unwrap_or_else(|| "-".to_owned())),
             ("Applied", age(self.applied_at_ms.unwrap_or(0), now_ms)),
             ("By", self.applied_by.clone().unwrap_or_default()),
-        ]);
+        ];
+        rows.extend(self.source.as_ref().and_then(PolicySourceShown::summary).map(|source| ("Source", source)));
+        let head = fields(&rows);
         if self.detail == FileDetail::Text {
             return self.files.iter().fold(head, |sheet, file| sheet.then(format!("\n# {}\n{}", file.path, file.text)));
         }

@@ -15,14 +15,15 @@ const CORE: &[&str] = &["collections", "model", "state", "feasibility", "apply",
 const BROKER: &[&str] = &["replication", "storage", "eligibility", "transport", "group", "api"];
 
 /// The crates that each crate may depend on, besides those of others. Tests may use more.
-const CRATES: [(&str, &[&str]); 22] = [
+const CRATES: [(&str, &[&str]); 23] = [
     ("proto/types", &[]),
     ("proto", &["types"]),
     ("policy", &["types"]),
+    ("policy/provenance", &["policy"]),
     ("broker/core", &["types", "policy"]),
     ("broker/policy-test", &["types", "policy", "core"]),
     ("runtime", &["types"]),
-    ("broker", &["types", "policy", "core", "proto", "runtime"]),
+    ("broker", &["types", "policy", "provenance", "core", "proto", "runtime"]),
     ("agent/model", &["types", "proto", "runtime"]),
     ("agent/fabric", &["agent-model"]),
     ("agent/kubernetes", &["policy", "runtime", "agent-model"]),
@@ -74,7 +75,7 @@ const CRATES: [(&str, &[&str]); 22] = [
 ];
 
 /// Crates without clocks, randomness and I/O, and the libraries that would bring them in.
-const PURE: [&str; 4] = ["proto/types", "policy", "broker/core", "broker/policy-test"];
+const PURE: [&str; 5] = ["proto/types", "policy", "policy/provenance", "broker/core", "broker/policy-test"];
 const IMPURE: [&str; 10] =
     ["tokio", "futures", "tonic", "prost", "kube", "openraft", "rand", "getrandom", "time", "tracing"];
 

@@ -1,5 +1,7 @@
 //! Checks documents against each other: references, owners, trust domains, keys and defaults.
 
+mod commit_keys;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::draft::Draft;
@@ -17,6 +19,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     check_references(draft, problems);
     check_trust_domains(draft, problems);
     check_signing_keys(draft, problems);
+    commit_keys::check(draft, problems);
     check_default_priority(draft, problems);
     check_number_of_rules(draft, problems);
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use super::{ReclaimLimit, Spec};
+use super::commit_key::read_maintainer_keys;
+use super::{MaintainerKey, ReclaimLimit, Signatures, Spec};
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields};
@@ -20,6 +21,10 @@ pub struct Federation {
     pub maintainers: BTreeSet<String>,
     /// Users who may invite brokers, and with that hand out the federation's authority. Only they may add others.
     pub broker_operators: BTreeSet<String>,
+    /// `commitKeys`: the keys with which maintainers sign commits.
+    pub commit_keys: Vec<MaintainerKey>,
+    /// `signatures`: whether only signed commits change the policy.
+    pub signatures: Signatures,
     /// Values for fields that documents and requests leave out.
     pub defaults: Defaults,
     /// Bounds on every request and on the queue.
@@ -138,6 +143,12 @@ impl Spec for Federation {
             .optional("brokerOperators", reader)
             .map(|(path, node)| reader.set(&path, node, FieldReader::user_id))
             .unwrap_or_default();
+        let commit_keys = fields
+            .optional("commitKeys", reader)
+            .map(|(path, node)| read_maintainer_keys(&path, node, reader))
+            .unwrap_or_default();
+        let signatures =
+            fields.optional("signatures", reader).map(|(path, node)| Signatures::read(&path, node, reader));
         let defaults = fields.optional("defaults", reader).and_then(|(path, node)| {
             let mut fields = Fields::open(node, &path, reader)?;
             let defaults = read_defaults(&mut fields, reader);
@@ -154,6 +165,9 @@ impl Spec for Federation {
             trust_domain: trust_domain?,
             maintainers: maintainers?,
             broker_operators,
+            commit_keys,
+            // What cannot be read must not become the default, which requires nothing.
+            signatures: signatures.map_or(Some(Signatures::default()), |read| read)?,
             defaults: defaults.unwrap_or_default(),
             limits: limits.unwrap_or_default(),
         })

@@ -6,7 +6,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
-use super::Spec;
+use super::commit_key::read_commit_keys;
+use super::{CommitKey, Spec};
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields};
@@ -31,6 +32,8 @@ pub struct Institution {
     /// `signingKeys`: public keys that vouch for its clusters' identity keys, 32 bytes each (Ed25519).
     #[serde(serialize_with = "serialize_keys")]
     pub signing_keys: Vec<[u8; 32]>,
+    /// `commitKeys`: the keys with which it signs commits that change its documents.
+    pub commit_keys: Vec<CommitKey>,
     /// `clusters`: ids of the clusters it may enrol.
     pub clusters: BTreeSet<String>,
     /// `operators`: users who may invite and list its clusters.
@@ -50,6 +53,10 @@ impl Spec for Institution {
             .optional("signingKeys", reader)
             .map(|(path, node)| reader.list(&path, node, read_signing_key))
             .unwrap_or_default();
+        let commit_keys = fields
+            .optional("commitKeys", reader)
+            .map(|(path, node)| read_commit_keys(&path, node, reader))
+            .unwrap_or_default();
         let clusters = fields
             .optional("clusters", reader)
             .map(|(path, node)| reader.set(&path, node, FieldReader::name))
@@ -64,6 +71,7 @@ impl Spec for Institution {
             contact: contact?,
             home_region,
             signing_keys,
+            commit_keys,
             clusters,
             operators,
             weight: weight.unwrap_or(DEFAULT_WEIGHT),

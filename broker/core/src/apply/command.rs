@@ -7,6 +7,7 @@ pub(crate) mod expire;
 pub(crate) mod invitations;
 pub(crate) mod leases;
 pub(crate) mod peerings;
+pub(crate) mod policy_source;
 pub(crate) mod requests;
 pub(crate) mod revocations;
 
@@ -44,6 +45,9 @@ pub use peerings::ack_envelope::AckEnvelope;
 pub use peerings::offer_keys::OfferKeys;
 pub use peerings::relay_envelope::RelayEnvelope;
 pub use peerings::report_peering::{PeeringOutcome, ReportPeering};
+pub use policy_source::record_pull::{PullOutcome, RecordPull};
+pub use policy_source::remove_policy_source::RemovePolicySource;
+pub use policy_source::set_policy_source::SetPolicySource;
 pub use requests::cancel_request::CancelRequest;
 pub use requests::place_requests::PlaceRequests;
 pub use requests::submit_request::{SubmitRequest, check as check_submission};
@@ -92,6 +96,9 @@ pub enum Command {
     RevokeUser(RevokeUser),
     SuspendInstitution(SuspendInstitution),
     ResumeInstitution(ResumeInstitution),
+    SetPolicySource(SetPolicySource),
+    RemovePolicySource(RemovePolicySource),
+    RecordPull(RecordPull),
 }
 
 impl Command {
@@ -133,6 +140,9 @@ impl Command {
             Self::RevokeUser(command) => command.apply(transition),
             Self::SuspendInstitution(command) => command.apply(transition),
             Self::ResumeInstitution(command) => command.apply(transition),
+            Self::SetPolicySource(command) => command.apply(transition),
+            Self::RemovePolicySource(command) => command.apply(transition),
+            Self::RecordPull(command) => command.apply(transition),
         }
     }
 
@@ -175,6 +185,9 @@ impl Command {
             Self::RevokeUser(_) => "revoke-user",
             Self::SuspendInstitution(_) => "suspend-institution",
             Self::ResumeInstitution(_) => "resume-institution",
+            Self::SetPolicySource(_) => "set-policy-source",
+            Self::RemovePolicySource(_) => "remove-policy-source",
+            Self::RecordPull(_) => "record-pull",
         }
     }
 }

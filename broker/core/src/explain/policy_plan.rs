@@ -129,6 +129,10 @@ pub fn policy_plan(
     now: Timestamp,
 ) -> Result<Result<PolicyPlan, Refusal>, IllegalChange> {
     let (mut before, mut after) = (state.clone(), state.clone());
+    // Whether the owners sign is judged commit by commit, when the leader pulls: a plan says what a merge would do.
+    let requires_signatures =
+        state.policy.as_ref().is_some_and(|record| record.bundle.federation.spec.signatures.required);
+    let actor = if requires_signatures { Actor::Leader(0) } else { actor };
     let entry = LogEnvelope {
         format: LOG_FORMAT,
         actor,

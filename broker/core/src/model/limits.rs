@@ -115,6 +115,16 @@ pub const MAX_EXPIRIES_PER_COMMAND: usize = 1_000;
 pub const MAX_GRACE_MS: u64 = 24 * 3_600 * 1_000;
 /// Leases that one command reclaims; the next command reclaims the rest.
 pub const MAX_RECLAIMS_PER_COMMAND: usize = 64;
+/// Bytes of the address of a policy's repository.
+pub const MAX_REPOSITORY_BYTES: usize = 1_024;
+/// Bytes of a branch, and of the folder with the policy.
+pub const MAX_BRANCH_BYTES: usize = 255;
+/// The shortest interval at which a leader pulls the policy: a fetch takes a second over a slow line.
+pub const MIN_PULL_INTERVAL_MS: u64 = 5_000;
+/// The longest interval at which a leader pulls the policy: a day.
+pub const MAX_PULL_INTERVAL_MS: u64 = 24 * 3_600 * 1_000;
+/// Characters of the reason why a commit is not in force: it names up to ten unsigned changes.
+pub const MAX_PULL_MESSAGE_BYTES: usize = 4_096;
 /// Bytes of an agent's message for people.
 pub const MAX_MESSAGE_BYTES: usize = 512;
 /// Voters of a broker group. More voters slow down writes and add little safety.

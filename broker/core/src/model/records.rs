@@ -14,6 +14,7 @@ pub mod meter;
 pub mod peering;
 pub mod policy_record;
 pub mod proposal;
+pub mod provenance;
 pub mod reclaim;
 pub mod reply;
 pub mod request;

@@ -19,6 +19,8 @@ pub enum Code {
     PolicyDenied,
     /// No policy bundle is in force yet.
     NoPolicy,
+    /// The policy in force requires signed commits.
+    UnsignedPolicy,
     /// Another policy bundle is in force than the caller expects.
     PolicyChanged,
     /// The caller may not do this.
@@ -53,6 +55,7 @@ impl Code {
             Self::WrongState => "wrong-state",
             Self::PolicyDenied => "policy-denied",
             Self::NoPolicy => "no-policy",
+            Self::UnsignedPolicy => "unsigned-policy",
             Self::PolicyChanged => "policy-changed",
             Self::PermissionDenied => "permission-denied",
             Self::Revoked => "revoked",

@@ -97,6 +97,7 @@ pub fn copy(state: &State) -> State {
         revision: state.revision,
         log_time: state.log_time,
         policy: state.policy.clone(),
+        provenance: state.provenance.clone(),
         clusters: state.clusters.clone(),
         invites: state.invites.clone(),
         requests: state.requests.clone(),

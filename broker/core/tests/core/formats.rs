@@ -24,7 +24,7 @@ const LOG_1: &str = "log-1.json";
 const SNAPSHOT_1: &str = "snapshot-1.json";
 
 /// Commands of format 1.
-const COMMANDS: [&str; 35] = [
+const COMMANDS: [&str; 38] = [
     "apply-policy",
     "invite-cluster",
     "join-cluster",
@@ -60,6 +60,9 @@ const COMMANDS: [&str; 35] = [
     "revoke-user",
     "suspend-institution",
     "resume-institution",
+    "set-policy-source",
+    "remove-policy-source",
+    "record-pull",
 ];
 
 /// A history with every command, most of them accepted.
@@ -150,6 +153,10 @@ fn story() -> Vec<LogEnvelope> {
     let (replaces, replaces_none) = (replace(&record.bundle.hash), replace(""));
     federation.refused(replaces_none);
     federation.ok(replaces);
+    for build in super::policy_sources::PULLED {
+        let command = build(&federation.state);
+        federation.ok(command);
+    }
     federation.log
 }
 

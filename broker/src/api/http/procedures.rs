@@ -114,7 +114,7 @@ mod tests {
         let writes = |name: &str| {
             ["Apply", "Cancel", "Change", "Checkpoint", "Evict", "Invite", "Join", "Rebase", "Release", "Renew"]
                 .iter()
-                .chain(&["Resume", "Revoke", "Submit", "Suspend"])
+                .chain(&["Remove", "Resume", "Revoke", "Set", "Submit", "Suspend"])
                 .any(|write| name.starts_with(write))
         };
         let strange: Vec<&str> =

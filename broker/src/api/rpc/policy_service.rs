@@ -1,6 +1,6 @@
 //! PolicyService: checks, plans, applies and shows policy bundles.
 
-use comity_core::command::ApplyPolicy;
+use comity_core::command::{ApplyPolicy, RemovePolicySource};
 use comity_core::explain::PolicyPlan;
 use comity_core::refusal::Code;
 use comity_core::{Command, Refusal, ReplyBody, State, explain};
@@ -11,7 +11,7 @@ use tonic::Request;
 
 use crate::api::authorize::Rpc;
 use crate::api::caller_life::CallerLife;
-use crate::api::convert::{self, policy, policy_plan};
+use crate::api::convert::{self, policy, policy_plan, policy_repository};
 use crate::api::idempotency;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
@@ -28,6 +28,8 @@ serve! { PolicyService for PolicyHandlers {
     check_policy: CheckPolicyRequest -> CheckPolicyResponse;
     plan_policy: PlanPolicyRequest -> PlanPolicyResponse;
     apply_policy: ApplyPolicyRequest -> ApplyPolicyResponse;
+    set_policy_source: SetPolicySourceRequest -> SetPolicySourceResponse;
+    remove_policy_source: RemovePolicySourceRequest -> RemovePolicySourceResponse;
     get_policy: GetPolicyRequest -> GetPolicyResponse;
 } }
 
@@ -116,14 +118,38 @@ impl PolicyHandlers {
 
     async fn get_policy(&self, request: Request<v1::GetPolicyRequest>) -> Result<v1::GetPolicyResponse, RpcError> {
         self.context.admit(Rpc::GetPolicy, &request).await?;
-        let read = |state: &State| state.policy.clone().ok_or_else(none_in_force);
-        let record = self.context.read(request.into_inner().consistency, read).await?;
+        let read = |state: &State| {
+            let record = state.policy.clone().ok_or_else(none_in_force)?;
+            Ok((record, policy_repository::to_proto(&state.provenance)))
+        };
+        let (record, source) = self.context.read(request.into_inner().consistency, read).await?;
         Ok(v1::GetPolicyResponse {
             bundle: Some(policy::source_to_proto(&record.source)),
             hash: record.bundle.hash.clone(),
             applied_at_ms: record.applied_at.0,
             applied_by: record.applied_by,
+            source,
         })
+    }
+
+    async fn set_policy_source(
+        &self,
+        request: Request<v1::SetPolicySourceRequest>,
+    ) -> Result<v1::SetPolicySourceResponse, RpcError> {
+        let caller = self.context.admit(Rpc::SetPolicySource, &request).await?;
+        let command = Command::SetPolicySource(policy_repository::from_proto(request.into_inner())?);
+        let read = |state: &State, _| Ok(policy_repository::to_proto(&state.provenance));
+        let source = self.context.mutate(&caller, command, None, read).await?;
+        Ok(v1::SetPolicySourceResponse { source })
+    }
+
+    async fn remove_policy_source(
+        &self,
+        request: Request<v1::RemovePolicySourceRequest>,
+    ) -> Result<v1::RemovePolicySourceResponse, RpcError> {
+        let caller = self.context.admit(Rpc::RemovePolicySource, &request).await?;
+        let command = Command::RemovePolicySource(RemovePolicySource {});
+        self.context.mutate(&caller, command, None, |_, _| Ok(v1::RemovePolicySourceResponse {})).await
     }
 
     /// The hash of the bundle in force, empty if there is none, and the plan of another one.

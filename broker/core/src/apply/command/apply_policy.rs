@@ -38,6 +38,7 @@ impl ApplyPolicy {
             .at("bundle", "")
         })?;
         let in_force = transition.state().policy.as_ref();
+        self.check_signatures(transition)?;
         // The hash is that of the files: newer offsets of the same time zones come into force, too.
         let is_this = |record: &PolicyRecord| {
             let (held, ours) = (&record.source, &self.source);
@@ -70,6 +71,28 @@ impl ApplyPolicy {
         });
         transition.treat_moved(&before);
         Ok(ReplyBody::Policy { changed: true })
+    }
+
+    /// Refuses a bundle without the signatures that the one in force requires: those are in the commits that the leader
+    /// pulls. A broker's own certificate proves access to the intermediate's key, and is the way back when the keys of
+    /// commits are lost.
+    fn check_signatures(&self, transition: &Transition<'_>) -> Result<(), Refusal> {
+        let (Some(record), Actor::User(caller)) = (&transition.state().policy, transition.actor()) else {
+            return Ok(());
+        };
+        let federation = &record.bundle.federation.spec;
+        let is_broker = caller.starts_with(&format!("spiffe://{}/broker/", federation.trust_domain));
+        if !federation.signatures.required || (is_broker && self.force) {
+            return Ok(());
+        }
+        let remedy = match &transition.state().provenance.source {
+            Some(source) => {
+                format!("commit the change to branch {} of {}, and sign it", source.branch, source.repository)
+            }
+            None => "commit the change, sign it, and name its repository with `comity policy source set`".to_owned(),
+        };
+        let reason = "the policy in force requires signed commits (`signatures.required` of the Federation)";
+        Err(Refusal::new(Code::UnsignedPolicy, reason, remedy))
     }
 
     /// Refuses to replace a bundle that the caller has not seen.

@@ -1,6 +1,7 @@
 //! Changes of the policy in force.
 
 use crate::model::policy_record::PolicyRecord;
+use crate::model::provenance::Provenance;
 use crate::model::reply::Change;
 use crate::state::Records;
 use crate::state::transition::Transition;
@@ -16,5 +17,10 @@ impl Transition<'_> {
         self.state.rebuild_derived();
         self.tolerate_gpu_time();
         self.note(Change::Policy);
+    }
+
+    /// Records where the policy comes from. No watcher depends on it, so the revision stays.
+    pub(crate) fn set_provenance(&mut self, provenance: Provenance) {
+        self.records().provenance = provenance;
     }
 }

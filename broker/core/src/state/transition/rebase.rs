@@ -12,6 +12,7 @@ use crate::model::lease::Lease;
 use crate::model::meter::Meter;
 use crate::model::peering::Peering;
 use crate::model::policy_record::PolicyRecord;
+use crate::model::provenance::{PolicySource, Provenance, PullFailure};
 use crate::model::reclaim::Reclaim;
 use crate::model::reply::{Change, ReplyBody};
 use crate::model::request::Request;
@@ -29,6 +30,7 @@ impl Transition<'_> {
             revision: _,
             log_time,
             policy,
+            provenance,
             clusters,
             invites,
             requests,
@@ -72,6 +74,10 @@ impl Transition<'_> {
         if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _ }) = policy {
             shift(applied_at, ms);
         }
+        let Provenance { source, commit: _, departed: _ } = provenance;
+        if let Some(source) = source {
+            shift_source(source, ms);
+        }
         for (id, cluster) in clusters.iter_mut() {
             shift_cluster(cluster, ms);
             cluster.revision = revision;
@@ -114,6 +120,25 @@ impl Transition<'_> {
 
 fn shift(time: &mut Timestamp, ms: i64) {
     *time = time.shifted(ms);
+}
+
+fn shift_source(source: &mut PolicySource, ms: i64) {
+    let PolicySource {
+        repository: _,
+        branch: _,
+        folder: _,
+        interval: _,
+        set_by: _,
+        set_at,
+        head: _,
+        pulled_at,
+        failure,
+    } = source;
+    shift(set_at, ms);
+    shift_any([pulled_at], ms);
+    if let Some(PullFailure { code: _, commit: _, reason: _, remedy: _, since }) = failure {
+        shift(since, ms);
+    }
 }
 
 fn shift_any<'t>(times: impl IntoIterator<Item = &'t mut Option<Timestamp>>, ms: i64) {

@@ -1,0 +1,235 @@
+//! Pulls the policy from its Git repository, and proposes commits whose owners signed them.
+//!
+//! Whatever fails leaves the bundle in force, and is recorded with its reason: in the state, so that every broker shows
+//! it, in the log and in the metrics.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_core::command::{PullOutcome, RecordPull};
+use comity_core::provenance::PolicySource;
+use comity_core::{Command, ReplyBody, State, Timestamp};
+use comity_policy::Bundle;
+use comity_provenance::{InForce, ObjectId, PolicyFolder, Verdict, judge};
+
+use crate::context::Context;
+use crate::group::{Consistency, Unavailable};
+use crate::policy_source::{Branch, PULL_DEADLINE, PullError, Pulled, Repository, pull};
+use crate::tasks::RETRY_INTERVAL;
+
+/// How soon a change of the source is noticed.
+const SOURCE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
+/// Pulls that find nothing new are recorded this often, so that the log does not grow with each.
+const PULL_RECORD_INTERVAL: Duration = Duration::from_secs(600);
+/// Code of a repository that cannot be read.
+const UNREACHABLE: &str = "unreachable";
+/// Code of a commit whose signatures suffice, and which the state refuses.
+const REFUSED: &str = "refused";
+
+/// What a pull starts from.
+#[derive(Clone)]
+struct Basis {
+    source: PolicySource,
+    commit: Option<String>,
+    departed: BTreeSet<String>,
+    bundle: Arc<Bundle>,
+}
+
+impl Basis {
+    fn of(state: &State) -> Option<Self> {
+        let provenance = &state.provenance;
+        Some(Self {
+            source: provenance.source.clone()?,
+            commit: provenance.commit.clone(),
+            departed: provenance.departed.clone(),
+            bundle: Arc::clone(&state.policy.as_ref()?.bundle),
+        })
+    }
+
+    /// Whether a pull by another basis could find something else.
+    fn asks_the_same(&self, other: &Self) -> bool {
+        let (one, other_source) = (&self.source, &other.source);
+        one.repository == other_source.repository
+            && one.branch == other_source.branch
+            && one.folder == other_source.folder
+            && one.set_at == other_source.set_at
+            && self.commit == other.commit
+            && self.bundle.hash == other.bundle.hash
+    }
+
+    fn record(&self, head: Option<ObjectId>, outcome: PullOutcome) -> RecordPull {
+        RecordPull {
+            repository: self.source.repository.clone(),
+            branch: self.source.branch.clone(),
+            judged_by: self.commit.clone(),
+            bundle_hash: self.bundle.hash.clone(),
+            head: head.map(|head| head.to_string()),
+            outcome,
+        }
+    }
+
+    /// Whether the state knows all of this already.
+    fn knows(&self, record: &RecordPull, now: Timestamp) -> bool {
+        let is_recent = |at: Timestamp| Duration::from_millis(now.since(at).0) < PULL_RECORD_INTERVAL;
+        let same_outcome = match (&record.outcome, &self.source.failure) {
+            (PullOutcome::InForce, None) => true,
+            (PullOutcome::Failed { code, commit, reason, .. }, Some(held)) => {
+                held.code == *code && held.commit == *commit && held.reason == *reason
+            }
+            _ => false,
+        };
+        same_outcome && record.head == self.source.head && self.source.pulled_at.is_some_and(is_recent)
+    }
+}
+
+/// Pulls while this broker leads and a source is set.
+pub(super) async fn run(context: &Context) {
+    loop {
+        let basis = match context.group.read(Consistency::Stale, Basis::of).await {
+            Ok(Some(basis)) => basis,
+            Ok(None) => {
+                context.clock.sleep(SOURCE_CHECK_INTERVAL).await;
+                continue;
+            }
+            Err(_) => return,
+        };
+        if let Err(error) = pull_once(context, &basis).await {
+            tracing::warn!(%error, "the pull of the policy is not recorded yet");
+            context.clock.sleep(RETRY_INTERVAL).await;
+            continue;
+        }
+        if wait(context, &basis).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Waits for the interval, or until the source or the bundle in force is another one.
+async fn wait(context: &Context, pulled: &Basis) -> Result<(), Unavailable> {
+    let until = context.clock.elapsed() + Duration::from_millis(pulled.source.interval.0);
+    while context.clock.elapsed() < until {
+        context.clock.sleep(SOURCE_CHECK_INTERVAL).await;
+        let now = context.group.read(Consistency::Stale, Basis::of).await?;
+        if !now.is_some_and(|now| now.asks_the_same(pulled)) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn pull_once(context: &Context, basis: &Basis) -> Result<(), Unavailable> {
+    let record = find(context, basis).await;
+    if basis.knows(&record, context.now()) {
+        context.metrics.policy_pulled(code_of(&record.outcome), is_behind(&record.outcome));
+        return Ok(());
+    }
+    let outcome = code_of(&record.outcome);
+    let applied = crate::tasks::propose(context, Command::RecordPull(record.clone())).await?;
+    match applied.reply {
+        Ok(body) => {
+            report(&record, body == ReplyBody::Policy { changed: true });
+            context.metrics.policy_pulled(outcome, is_behind(&record.outcome));
+        }
+        Err(refusal) if matches!(record.outcome, PullOutcome::Accepted { .. }) => {
+            let head = record.head.clone().unwrap_or_default();
+            let failed = PullOutcome::Failed {
+                code: REFUSED.to_owned(),
+                commit: head.clone(),
+                reason: format!("commit {head} is refused: {}", refusal.reason),
+                remedy: refusal.remedy,
+            };
+            let record = RecordPull { outcome: failed, ..record };
+            report(&record, false);
+            context.metrics.policy_pulled(REFUSED, true);
+            crate::tasks::propose(context, Command::RecordPull(record)).await?;
+        }
+        // Another source or bundle: the next pull is about that.
+        Err(refusal) => tracing::info!(reason = %refusal.reason, "the pull is void"),
+    }
+    Ok(())
+}
+
+fn code_of(outcome: &PullOutcome) -> &str {
+    match outcome {
+        PullOutcome::InForce => "in-force",
+        PullOutcome::Accepted { .. } => "accepted",
+        PullOutcome::Failed { code, .. } => code,
+    }
+}
+
+fn is_behind(outcome: &PullOutcome) -> bool {
+    matches!(outcome, PullOutcome::Failed { .. })
+}
+
+fn report(record: &RecordPull, changed: bool) {
+    let RecordPull { repository, branch, head, outcome, .. } = record;
+    let head = head.as_deref().unwrap_or_default();
+    match outcome {
+        PullOutcome::InForce => tracing::debug!(repository, branch, head, "the commit is in force"),
+        PullOutcome::Accepted { .. } => tracing::info!(repository, branch, head, changed, "policy pulled"),
+        PullOutcome::Failed { code, commit, reason, remedy } => {
+            tracing::warn!(repository, branch, head, code, commit, reason, remedy, "the policy in force stays");
+        }
+    }
+}
+
+/// Pulls and judges.
+async fn find(context: &Context, basis: &Basis) -> RecordPull {
+    let failed = |head: Option<ObjectId>, error: PullError| {
+        let PullError { reason, remedy } = error;
+        let commit = head.map_or_else(String::new, |head| head.to_string());
+        let remedy = remedy.to_owned();
+        basis.record(head, PullOutcome::Failed { code: UNREACHABLE.to_owned(), commit, reason, remedy })
+    };
+    let pulled = match pull_source(context, basis).await {
+        Ok(pulled) => pulled,
+        Err(error) => return failed(None, error),
+    };
+    let head = pulled.head;
+    let (judged, now_ms) = (basis.clone(), context.now().0);
+    let verdict = tokio::task::spawn_blocking(move || judge_head(&judged, &pulled, now_ms)).await;
+    match verdict {
+        Ok(Ok(outcome)) => basis.record(Some(head), outcome),
+        Ok(Err(error)) => failed(Some(head), error),
+        Err(_) => failed(Some(head), PullError::new("judging the commit failed", "look at the leader's log")),
+    }
+}
+
+async fn pull_source(context: &Context, basis: &Basis) -> Result<Pulled, PullError> {
+    const SET: &str = "set the source again with `comity policy source set`";
+    let source = &basis.source;
+    let repository = Repository::parse(&source.repository).map_err(|invalid| PullError::new(invalid.why, SET))?;
+    let branch = Branch::parse(&source.branch).map_err(|invalid| PullError::new(invalid.why, SET))?;
+    let known = [&basis.commit, &source.head].into_iter().flatten();
+    let held: Vec<ObjectId> = known.filter_map(|id| id.parse().ok()).collect();
+    pull(&context.policy_access, &repository, &branch, &held, PULL_DEADLINE).await
+}
+
+fn judge_head(basis: &Basis, pulled: &Pulled, now_ms: u64) -> Result<PullOutcome, PullError> {
+    const SET: &str = "set the source again with `comity policy source set`";
+    let folder: PolicyFolder =
+        basis.source.folder.parse().map_err(|error| PullError::saying("the folder", &error, SET))?;
+    let commit = match &basis.commit {
+        Some(id) => Some(id.parse().map_err(|error| PullError::saying("the commit in force", &error, SET))?),
+        None => None,
+    };
+    let in_force = InForce { bundle: &basis.bundle, commit, departed: &basis.departed };
+    let verdict = judge(&pulled.objects, &folder, &in_force, pulled.head, now_ms).map_err(|error| {
+        PullError::saying("the commits cannot be judged", &error, "push the whole history, and run `git fsck`")
+    })?;
+    Ok(match verdict {
+        Verdict::Unchanged => PullOutcome::InForce,
+        Verdict::Accepted(accepted) => {
+            let mut source = accepted.bundle.source().clone();
+            source.commit = Some(accepted.commit.to_string());
+            PullOutcome::Accepted { source, departed: accepted.departed }
+        }
+        Verdict::Refused(refused) => PullOutcome::Failed {
+            code: refused.reason.code().to_owned(),
+            commit: refused.commit.to_string(),
+            reason: refused.to_string(),
+            remedy: refused.remedy(),
+        },
+    })
+}

@@ -1,0 +1,302 @@
+//! The leader pulls the policy from a real repository: what comes into force, what does not, and what is said about it.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use comity_proto::v1;
+use comity_proto::v1::policy_service_client::PolicyServiceClient;
+use tonic::Code;
+
+use super::federation::{Federation, assert_refused, broker_identity, detail, examples, within};
+use super::git_server::{GitServer, Mood};
+
+/// A repository with the example policy, and the keys of two signers.
+struct Author {
+    home: tempfile::TempDir,
+}
+
+impl Author {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        for person in ["ingrid", "poly"] {
+            let made = Command::new("ssh-keygen")
+                .args(["-q", "-t", "ed25519", "-N", "", "-C", person, "-f"])
+                .arg(home.path().join(person))
+                .status();
+            assert!(made.unwrap().success());
+        }
+        std::fs::create_dir_all(home.path().join("repository/policy")).unwrap();
+        let author = Self { home };
+        author.git(&["init", "--quiet", "--initial-branch", "main"]);
+        author
+    }
+
+    fn repository(&self) -> PathBuf {
+        self.home.path().join("repository")
+    }
+
+    fn key(&self, person: &str) -> String {
+        std::fs::read_to_string(self.home.path().join(format!("{person}.pub"))).unwrap().trim().to_owned()
+    }
+
+    fn git(&self, arguments: &[&str]) -> String {
+        let output = Command::new("git")
+            .current_dir(self.repository())
+            .env("HOME", self.home.path())
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .args(["-c", "user.name=A", "-c", "user.email=a@x", "-c", "gpg.format=ssh"])
+            .args(arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+
+    /// Commits everything, signed or not. Returns the commit's id.
+    fn commit(&self, signer: Option<&str>, message: &str) -> String {
+        let sign = signer.map(|signer| format!("-S{}", self.home.path().join(signer).display()));
+        let mut arguments = vec!["commit", "--quiet", "--allow-empty", "-m", message];
+        arguments.extend(sign.as_deref());
+        self.git(&["add", "."]);
+        self.git(&arguments);
+        self.git(&["rev-parse", "HEAD"])
+    }
+
+    fn edit(&self, file: &str, from: &str, to: &str) {
+        let path = self.repository().join("policy").join(file);
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains(from), "{file} has no {from}");
+        std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+    }
+
+    /// The example policy, which requires signatures.
+    fn policy(&self) -> v1::PolicyBundle {
+        let mut bundle = examples();
+        let signatures = format!(
+            "spec:\n  signatures: {{required: true, maintainersNeeded: 1}}\n  commitKeys:\n    - {{maintainer: \
+             spiffe://comity.example/user/ingrid, key: {}}}\n",
+            self.key("ingrid")
+        );
+        let head = "kind: Institution\nmetadata:\n  name: polytechnic\nspec:\n";
+        let keys = format!("{head}  commitKeys: [{{key: {}}}]\n", self.key("poly"));
+        let (mut federations, mut institutions) = (0, 0);
+        for file in &mut bundle.files {
+            if file.text.contains("kind: Federation") {
+                file.text = file.text.replacen("spec:\n", &signatures, 1);
+                federations += 1;
+            }
+            institutions += file.text.matches(head).count();
+            file.text = file.text.replacen(head, &keys, 1);
+            let path = self.repository().join("policy").join(&file.path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, &file.text).unwrap();
+        }
+        assert_eq!((federations, institutions), (1, 1));
+        bundle
+    }
+}
+
+async fn apply(federation: &Federation, bundle: v1::PolicyBundle, key: &str) -> Result<(), tonic::Status> {
+    let request = v1::ApplyPolicyRequest {
+        bundle: Some(bundle),
+        idempotency_key: key.to_owned(),
+        ..v1::ApplyPolicyRequest::default()
+    };
+    PolicyServiceClient::new(federation.user("ingrid")).apply_policy(request).await.map(|_| ())
+}
+
+async fn set(federation: &Federation, repository: &str) -> Result<v1::PolicySource, tonic::Status> {
+    let request = v1::SetPolicySourceRequest {
+        repository: repository.to_owned(),
+        folder: "policy".to_owned(),
+        interval_ms: 5_000,
+        ..v1::SetPolicySourceRequest::default()
+    };
+    let answer = PolicyServiceClient::new(federation.user("ingrid")).set_policy_source(request).await?;
+    Ok(answer.into_inner().source.unwrap())
+}
+
+async fn get(federation: &Federation) -> v1::GetPolicyResponse {
+    let request = v1::GetPolicyRequest::default();
+    PolicyServiceClient::new(federation.user("ingrid")).get_policy(request).await.unwrap().into_inner()
+}
+
+/// Sets the source again, which pulls at once, and waits for the verdict about a head.
+async fn pulled(federation: &Federation, repository: &str, head: &str) -> v1::GetPolicyResponse {
+    set(federation, repository).await.unwrap();
+    within(&format!("a verdict about {head}"), async {
+        loop {
+            let policy = get(federation).await;
+            if policy.source.as_ref().is_some_and(|source| source.head == head && source.pulled_at_ms > 0) {
+                return policy;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await
+}
+
+fn failure(policy: &v1::GetPolicyResponse) -> v1::PolicyPullFailure {
+    policy.source.clone().unwrap().failure.expect("the head is not in force")
+}
+
+fn assert_in_force(policy: &v1::GetPolicyResponse, head: &str) {
+    let source = policy.source.clone().unwrap();
+    assert_eq!((source.commit.as_str(), source.failure), (head, None));
+    assert_eq!(policy.bundle.clone().unwrap().commit, head);
+}
+
+async fn metric(federation: &Federation, name: &str) -> String {
+    let address = federation.broker().admin_addr();
+    let answer = tokio::task::spawn_blocking(move || {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    });
+    let answer = answer.await.unwrap();
+    answer.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signed_commits_come_into_force_and_others_leave_the_last_good_bundle() {
+    let (federation, author) = (Federation::start().await, Author::new());
+    apply(&federation, author.policy(), "first").await.unwrap();
+    let path = author.repository().to_str().unwrap().to_owned();
+    let first = author.commit(Some("ingrid"), "as it is in force");
+    assert_in_force(&pulled(&federation, &path, &first).await, &first);
+
+    // From now on only commits change it, whoever asks.
+    let status = apply(&federation, examples(), "unsigned").await.unwrap_err();
+    let refusal = detail(&status);
+    assert_eq!((status.code(), refusal.code.as_str()), (Code::FailedPrecondition, "unsigned-policy"));
+    assert!(refusal.remedy.contains(&path), "{refusal:?}");
+
+    author.edit("federation.yaml", "maxQueuedRequestsPerTenant: ", "maxQueuedRequestsPerTenant: 1");
+    let second = author.commit(Some("ingrid"), "longer queues");
+    let policy = pulled(&federation, &path, &second).await;
+    assert_in_force(&policy, &second);
+    let hash = policy.hash;
+
+    author.edit("institutions/polytechnic.yaml", "contact: ", "contact: not-");
+    let unsigned = author.commit(None, "by nobody");
+    let policy = pulled(&federation, &path, &unsigned).await;
+    let refused = failure(&policy);
+    assert_eq!((policy.hash.as_str(), refused.code.as_str()), (hash.as_str(), "unsigned"));
+    assert!(refused.reason.contains("it is not signed") && refused.remedy.contains(&unsigned), "{refused:?}");
+    assert!(metric(&federation, "comity_broker_policy_source_behind").await.ends_with(" 1"));
+    assert!(!metric(&federation, "comity_broker_policy_pulls_total{outcome=\"unsigned\"}").await.is_empty());
+
+    assert!(refused.reason.contains("without the signature of institution `polytechnic`"), "{refused:?}");
+    let approved = author.commit(Some("poly"), &format!("Approve\n\nApproves: {unsigned}"));
+    let policy = pulled(&federation, &path, &approved).await;
+    assert_in_force(&policy, &approved);
+    assert!(metric(&federation, "comity_broker_policy_source_behind").await.ends_with(" 0"));
+
+    // An older head, pushed by force.
+    author.git(&["reset", "--quiet", "--hard", &first]);
+    let refused = failure(&pulled(&federation, &path, &first).await);
+    assert_eq!(refused.code, "rollback");
+    author.commit(Some("ingrid"), "another history");
+    let head = author.git(&["rev-parse", "HEAD"]);
+    assert_eq!(failure(&pulled(&federation, &path, &head).await).code, "diverged");
+    assert_eq!(get(&federation).await.hash, policy.hash);
+
+    // The way back with a broker's own certificate, if the keys of commits are lost.
+    let broker = federation.channel(&broker_identity(&federation.ca()));
+    let request = v1::ApplyPolicyRequest {
+        bundle: Some(examples()),
+        idempotency_key: "recover".to_owned(),
+        force: true,
+        ..v1::ApplyPolicyRequest::default()
+    };
+    assert!(PolicyServiceClient::new(broker).apply_policy(request).await.unwrap().into_inner().changed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_behind_a_server_survives_its_faults_and_a_restart() {
+    let author = Author::new();
+    let server = GitServer::start(author.home.path(), author.home.path()).await;
+    let mut federation = Federation::start().await;
+    let credentials = author.home.path().join("credentials");
+    let line = format!("https://bot:geheim@localhost:{}\n", server.address.port());
+    comity_runtime::atomic_file::write(&credentials, line.as_bytes(), comity_runtime::atomic_file::PRIVATE).unwrap();
+    federation.config.policy_ca = Some(server.authority.clone());
+    federation.config.policy_credentials = Some(credentials);
+    federation.restart().await;
+    server.set_mood(Mood::Private("Basic Ym90OmdlaGVpbQ=="));
+
+    apply(&federation, author.policy(), "first").await.unwrap();
+    let url = server.url("repository/.git");
+    let first = author.commit(None, "as it is in force");
+    assert_in_force(&pulled(&federation, &url, &first).await, &first);
+    author.edit("federation.yaml", "maxQueuedRequestsPerTenant: ", "maxQueuedRequestsPerTenant: 1");
+    let second = author.commit(Some("ingrid"), "longer queues");
+    assert_in_force(&pulled(&federation, &url, &second).await, &second);
+
+    server.set_mood(Mood::Redirects);
+    set(&federation, &url).await.unwrap();
+    let refused = within("a failure", async {
+        loop {
+            if let Some(failure) = get(&federation).await.source.unwrap().failure {
+                return failure;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+    assert_eq!((refused.code.as_str(), refused.commit.as_str()), ("unreachable", ""));
+    assert!(!refused.reason.contains("geheim"), "{refused:?}");
+    let policy = get(&federation).await;
+    assert_eq!(policy.bundle.unwrap().commit, second);
+
+    // Another leader, or the same one after a restart, goes on from the commit in force.
+    server.set_mood(Mood::Private("Basic Ym90OmdlaGVpbQ=="));
+    federation.restart().await;
+    let third = author.commit(None, "no document changes");
+    assert_in_force(&pulled(&federation, &url, &third).await, &third);
+    let state = federation.broker().group().read(comity_broker::group::Consistency::Stale, |state| {
+        String::from_utf8(comity_core::snapshot::encode(state).unwrap()).unwrap()
+    });
+    let state = state.await.unwrap();
+    assert!(state.contains(&third) && !state.contains("geheim"), "credentials stay on the broker");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_sources_are_refused_with_their_field() {
+    let federation = Federation::start().await;
+    for (repository, shown) in [
+        ("http://git.example/policy.git", "http://git.example/policy.git"),
+        ("git@git.example:policy.git", "git@git.example:policy.git"),
+        ("/srv/../etc", "/srv/../etc"),
+    ] {
+        assert_refused(set(&federation, repository).await, Code::InvalidArgument, "repository", shown);
+    }
+    let secret = set(&federation, "https://bot:geheim@git.example/policy.git").await.unwrap_err();
+    assert!(!format!("{secret:?}").contains("geheim"), "{secret:?}");
+    let mut client = PolicyServiceClient::new(federation.user("ingrid"));
+    let request = |branch: &str, folder: &str, interval_ms| v1::SetPolicySourceRequest {
+        repository: "/srv/policy".to_owned(),
+        branch: branch.to_owned(),
+        folder: folder.to_owned(),
+        interval_ms,
+        new_history: false,
+    };
+    for (request, field, value) in [
+        (request("../x", "", 0), "branch", "../x"),
+        (request("main", "../x", 0), "folder", "../x"),
+        (request("main", "", 10), "interval_ms", "10"),
+    ] {
+        assert_refused(client.set_policy_source(request).await, Code::InvalidArgument, field, value);
+    }
+    let nothing = client.remove_policy_source(v1::RemovePolicySourceRequest {}).await.unwrap_err();
+    assert_eq!(detail(&nothing).code, "wrong-state");
+    for user in ["alice", "chen"] {
+        let mut client = PolicyServiceClient::new(federation.user(user));
+        let denied = client.set_policy_source(request("main", "", 0)).await.unwrap_err();
+        assert_eq!(denied.code(), Code::PermissionDenied);
+    }
+}

@@ -1,0 +1,206 @@
+//! Whether the head of a branch may come into force.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use comity_policy::{Bundle, BundleSource};
+
+use crate::commit::Commit;
+use crate::documents::{DocumentKey, DocumentSpec, Documents};
+use crate::history::{self, History};
+use crate::limits::MAX_COMPILED_BYTES;
+use crate::object_id::ObjectId;
+use crate::object_store::{ObjectStore, StoreError};
+use crate::pending::{Ledger, Signed};
+use crate::policy_folder::{PolicyFolder, folder_tree, policy_files};
+use crate::signature::{self, Signature};
+use crate::signer::{KnownKey, Signer, known_keys};
+use crate::verdict::{Accepted, Reason, Refused, Verdict};
+
+/// What is in force.
+#[derive(Clone, Debug)]
+pub struct InForce<'b> {
+    /// The bundle, whose keys count at first.
+    pub bundle: &'b Bundle,
+    /// Its commit. Without one the head is compared with the bundle, as if the bundle were its parent.
+    pub commit: Option<ObjectId>,
+    /// Institutions that left the federation.
+    pub departed: &'b BTreeSet<String>,
+}
+
+/// Judges the head of a branch. `now_ms` decides which keys still count; the dates that commits carry do not matter.
+///
+/// # Errors
+/// [`StoreError`] if the objects cannot be had, which says nothing about the head.
+pub fn judge(
+    store: &dyn ObjectStore,
+    folder: &PolicyFolder,
+    in_force: &InForce<'_>,
+    head: ObjectId,
+    now_ms: u64,
+) -> Result<Verdict, StoreError> {
+    if in_force.commit == Some(head) {
+        return Ok(Verdict::Unchanged);
+    }
+    let refused = |commit: ObjectId, reason: Reason| Ok(Verdict::Refused(Refused { commit, reason }));
+    let history = match in_force.commit {
+        Some(base) => match History::between(store, base, head)? {
+            Ok(history) => history,
+            Err(reason) => return refused(head, reason),
+        },
+        None => {
+            let commit = history::commit(store, head)?;
+            History { new: BTreeMap::from([(head, commit)]), line: vec![head] }
+        }
+    };
+    let versions = Versions { store, folder, seen: BTreeMap::new(), bytes: 0 };
+    let ledger = Ledger::new(Documents::of(in_force.bundle), in_force.departed.clone());
+    let walk = Walk { versions, history: &history, ledger, now_ms };
+    match walk.to_head(in_force.commit, head)? {
+        Ok((bundle, departed)) => {
+            let commits = history.new.len();
+            Ok(Verdict::Accepted(Box::new(Accepted { commit: head, bundle, departed, commits })))
+        }
+        Err((commit, reason)) => refused(commit, reason),
+    }
+}
+
+/// The policy of a commit, or why it has none.
+type Version = Rc<Result<(Bundle, Documents), Reason>>;
+
+/// The policy at each commit, compiled once for each content of the folder.
+struct Versions<'w> {
+    store: &'w dyn ObjectStore,
+    folder: &'w PolicyFolder,
+    seen: BTreeMap<ObjectId, Version>,
+    bytes: usize,
+}
+
+impl Versions<'_> {
+    fn at(&mut self, commit: &Commit) -> Result<Version, StoreError> {
+        let Some(tree) = folder_tree(self.store, commit.tree, self.folder)? else {
+            return Ok(Rc::new(Err(Reason::NoFolder(self.folder.clone()))));
+        };
+        if let Some(seen) = self.seen.get(&tree) {
+            return Ok(Rc::clone(seen));
+        }
+        let version = Rc::new(match policy_files(self.store, tree)? {
+            Err(reason) => Err(Reason::NoBundle(reason)),
+            Ok(files) => {
+                self.bytes += files.iter().map(|file| file.text.len()).sum::<usize>();
+                match Bundle::compile(&BundleSource::of_files(files)) {
+                    Ok(bundle) => {
+                        let documents = Documents::of(&bundle);
+                        Ok((bundle, documents))
+                    }
+                    Err(problems) => Err(Reason::Problems(problems)),
+                }
+            }
+        });
+        self.seen.insert(tree, Rc::clone(&version));
+        Ok(version)
+    }
+}
+
+/// A walk from the commit in force to the head.
+struct Walk<'w> {
+    versions: Versions<'w>,
+    history: &'w History,
+    ledger: Ledger,
+    now_ms: u64,
+}
+
+/// The bundle of the head and the institutions that left, or the commit and the reason of a refusal.
+type Outcome = Result<(Bundle, BTreeSet<String>), (ObjectId, Reason)>;
+
+impl Walk<'_> {
+    fn to_head(mut self, base: Option<ObjectId>, head: ObjectId) -> Result<Outcome, StoreError> {
+        let mut mainline = base;
+        let mut at_head = Err((head, Reason::NoFolder(self.versions.folder.clone())));
+        for id in &self.history.line {
+            let Some(commit) = self.history.new.get(id) else { continue };
+            let keys = known_keys(self.ledger.accepted());
+            let own = signature::check(commit, &keys, self.now_ms);
+            if let Signature::By(signer) = &own {
+                let signers = BTreeSet::from([signer.clone()]);
+                for approved in &commit.approves {
+                    self.ledger.approve(*approved, &signers);
+                }
+            }
+            let version = self.versions.at(commit)?;
+            if self.versions.bytes > MAX_COMPILED_BYTES {
+                let what = format!("the versions of the policy since then have more than {MAX_COMPILED_BYTES} bytes");
+                return Ok(Err((*id, Reason::TooLong { what })));
+            }
+            // What a broken commit changes counts as changed by the next one that compiles.
+            if let Ok((_, documents)) = version.as_ref() {
+                let brought_in = match mainline {
+                    Some(parent) if commit.is_merge() => self.signed_on_branches(commit, parent, &keys)?,
+                    _ => Vec::new(),
+                };
+                let signers = |key: &DocumentKey, version: Option<&DocumentSpec>| {
+                    let of_branches = brought_in.iter().filter(|change| change.made(key, version));
+                    let own = if let Signature::By(signer) = &own { Some(signer) } else { None };
+                    of_branches.flat_map(|change| &change.signers).chain(own).cloned().collect()
+                };
+                self.ledger.compare(documents, &Signed { commit: *id, signature: own.to_string(), signers: &signers });
+                self.ledger.settle(documents);
+                if self.ledger.has_too_many_departures() {
+                    return Ok(Err((*id, Reason::TooManyDepartures)));
+                }
+            }
+            at_head = match version.as_ref() {
+                Err(reason) => Err((*id, reason.clone())),
+                Ok((bundle, documents)) => Ok((bundle.clone(), documents.clone())),
+            };
+            mainline = Some(*id);
+        }
+        Ok(at_head.and_then(|(bundle, documents)| Ok((bundle, self.ledger.conclude(&documents)?))))
+    }
+
+    /// What signed commits changed on the branches that a merge brings in. Their keys are judged by what is accepted
+    /// where they join: a key that was removed meanwhile signs nothing any more.
+    fn signed_on_branches(
+        &mut self,
+        merge: &Commit,
+        mainline: ObjectId,
+        keys: &[KnownKey],
+    ) -> Result<Vec<BranchChange>, StoreError> {
+        let brought_in = self.history.brought_in(merge, mainline);
+        let mut signers: BTreeMap<ObjectId, BTreeSet<Signer>> = BTreeMap::new();
+        for (id, commit) in brought_in.iter().filter_map(|id| Some((id, self.history.new.get(id)?))) {
+            if let Signature::By(signer) = signature::check(commit, keys, self.now_ms) {
+                for signed in commit.approves.iter().chain([id]) {
+                    signers.entry(*signed).or_default().insert(signer.clone());
+                }
+            }
+        }
+        let mut changes = Vec::new();
+        for id in brought_in {
+            let (Some(signers), Some(commit)) = (signers.remove(&id), self.history.new.get(&id)) else { continue };
+            let after = self.versions.at(commit)?;
+            let Some(parent) = commit.parents.first() else { continue };
+            let parent = match self.history.new.get(parent) {
+                Some(parent) => self.versions.at(parent)?,
+                None => self.versions.at(&history::commit(self.versions.store, *parent)?)?,
+            };
+            changes.push(BranchChange { before: parent, after, signers });
+        }
+        Ok(changes)
+    }
+}
+
+/// What a signed commit on a branch changed.
+struct BranchChange {
+    before: Version,
+    after: Version,
+    signers: BTreeSet<Signer>,
+}
+
+impl BranchChange {
+    /// Whether the commit gave a document this version.
+    fn made(&self, key: &DocumentKey, version: Option<&DocumentSpec>) -> bool {
+        let (Ok((_, before)), Ok((_, after))) = (self.before.as_ref(), self.after.as_ref()) else { return false };
+        after.get(key) == version && before.get(key) != version
+    }
+}

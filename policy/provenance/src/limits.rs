@@ -1,0 +1,20 @@
+//! Bounds of this crate, with their reasons.
+
+/// Bytes of a commit object. A signature has one KiB, and a message of a thousand lines fits.
+pub const MAX_COMMIT_OBJECT_BYTES: usize = 256 * 1024;
+/// Bytes of a tree object: some thousand files in one folder.
+pub const MAX_TREE_BYTES: usize = 1024 * 1024;
+/// Parents of a commit: an octopus merge of more branches is no review.
+pub const MAX_PARENTS: usize = 16;
+/// Commits between the one in force and the head. A thousand changes since the last poll fit; push more in portions.
+pub const MAX_NEW_COMMITS: usize = 2_000;
+/// Commits before the one in force, which are read to tell older commits from new ones.
+pub const MAX_HISTORY: usize = 50_000;
+/// Bytes of policy that one verdict compiles, over all versions between the commit in force and the head.
+pub const MAX_COMPILED_BYTES: usize = 256 * 1024 * 1024;
+/// Commits that one commit approves.
+pub const MAX_APPROVALS: usize = 64;
+/// Unsigned changes that a refusal names; the others are counted.
+pub const MAX_NAMED_CHANGES: usize = 10;
+/// Institutions that left, whose names only several maintainers give to another one.
+pub const MAX_DEPARTED: usize = 1_000;

@@ -1,0 +1,193 @@
+//! What is said about the head of a branch.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use comity_policy::{Bundle, Problem};
+
+use crate::documents::DocumentKey;
+use crate::object_id::ObjectId;
+use crate::policy_folder::PolicyFolder;
+
+/// Digits of a commit id in messages.
+const SHOWN_DIGITS: usize = 12;
+
+/// The verdict about a head.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The head is the commit in force.
+    Unchanged,
+    /// The head may come into force.
+    Accepted(Box<Accepted>),
+    /// It may not.
+    Refused(Refused),
+}
+
+/// A head whose changes all have the signatures that they need.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The head.
+    pub commit: ObjectId,
+    /// Its bundle.
+    pub bundle: Bundle,
+    /// Institutions that left the federation, up to now.
+    pub departed: BTreeSet<String>,
+    /// Commits since the one in force.
+    pub commits: usize,
+}
+
+/// Why a head may not come into force. [`Display`](fmt::Display) says it in one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The commit to look at.
+    pub commit: ObjectId,
+    /// What is wrong with it.
+    pub reason: Reason,
+}
+
+/// What is wrong with a commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It is older than the commit in force.
+    Rollback {
+        /// The commit in force.
+        in_force: ObjectId,
+    },
+    /// It does not descend from the commit in force.
+    Diverged {
+        /// The commit in force.
+        in_force: ObjectId,
+    },
+    /// The history exceeds a bound.
+    TooLong {
+        /// What there is too much of, with the bound.
+        what: String,
+    },
+    /// The repository lacks the folder.
+    NoFolder(PolicyFolder),
+    /// Its files are no bundle.
+    NoBundle(String),
+    /// Its bundle has problems.
+    Problems(Vec<Problem>),
+    /// Changes lack signatures.
+    Unsigned {
+        /// The first such changes.
+        changes: Vec<UnsignedChange>,
+        /// Further ones.
+        more: usize,
+    },
+    /// Too many institutions have left.
+    TooManyDepartures,
+}
+
+/// A change that lacks a signature.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnsignedChange {
+    /// The commit that made it.
+    pub commit: ObjectId,
+    /// The changed document.
+    pub document: DocumentKey,
+    /// Whose signatures are missing.
+    pub missing: String,
+    /// What the commit's own signature is worth.
+    pub signature: String,
+}
+
+impl fmt::Display for UnsignedChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (commit, document) = (short(self.commit), &self.document);
+        write!(f, "commit {commit} changes {document} without the signature of {}: {}", self.missing, self.signature)
+    }
+}
+
+impl Reason {
+    /// A stable word, for metrics and scripts.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Rollback { .. } => "rollback",
+            Self::Diverged { .. } => "diverged",
+            Self::TooLong { .. } => "too-long",
+            Self::NoFolder(_) | Self::NoBundle(_) | Self::Problems(_) => "invalid",
+            Self::Unsigned { .. } => "unsigned",
+            Self::TooManyDepartures => "departures",
+        }
+    }
+}
+
+impl Refused {
+    /// The document that lacks a signature, if that is the reason.
+    #[must_use]
+    pub fn document(&self) -> Option<&DocumentKey> {
+        match &self.reason {
+            Reason::Unsigned { changes, .. } => changes.first().map(|change| &change.document),
+            _ => None,
+        }
+    }
+
+    /// What to do about it.
+    #[must_use]
+    pub fn remedy(&self) -> String {
+        let commit = self.commit;
+        match &self.reason {
+            Reason::Rollback { .. } => {
+                "push a new commit: `git revert` what shall no longer hold, and sign it as any change".to_owned()
+            }
+            Reason::Diverged { in_force } => format!(
+                "push a branch that contains {in_force} (`git reflog` finds it), and revert by new commits; if the \
+                 repository was replaced, set the source again with --new-history"
+            ),
+            Reason::TooLong { .. } => {
+                "push fewer commits at a time, and wait for each push to come into force".to_owned()
+            }
+            Reason::NoFolder(_) => "commit the policy there, or set the source again with another `--path`".to_owned(),
+            Reason::NoBundle(_) | Reason::Problems(_) => {
+                "run `comity policy check` on the folder, mend all problems, and push a new commit".to_owned()
+            }
+            Reason::Unsigned { .. } => format!(
+                "let the owner sign: `git commit --allow-empty -S -m Approve --trailer 'Approves: {commit}'`; or revert \
+                 the change"
+            ),
+            Reason::TooManyDepartures => "admit departed institutions again, or ask for a higher bound".to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let commit = short(self.commit);
+        match &self.reason {
+            Reason::Rollback { in_force } => {
+                write!(f, "commit {commit} is older than {}, which is in force", short(*in_force))
+            }
+            Reason::Diverged { in_force } => {
+                write!(f, "commit {commit} does not descend from {}, which is in force", short(*in_force))
+            }
+            Reason::TooLong { what } => write!(f, "commit {commit}: {what}"),
+            Reason::NoFolder(folder) => write!(f, "commit {commit} has no folder `{folder}`"),
+            Reason::NoBundle(reason) => write!(f, "commit {commit} is no policy: {reason}"),
+            Reason::Problems(problems) => {
+                write!(f, "the policy of commit {commit} has problems: {}", problems.len())?;
+                match problems.first() {
+                    Some(first) if first.file.is_empty() => write!(f, ", first: {}", first.message),
+                    Some(first) => write!(f, ", first {}:{}: {}", first.file, first.line, first.message),
+                    None => Ok(()),
+                }
+            }
+            Reason::Unsigned { changes, more } => {
+                for (index, change) in changes.iter().enumerate() {
+                    write!(f, "{}{change}", if index == 0 { "" } else { "; " })?;
+                }
+                if *more > 0 { write!(f, "; and {more} further changes") } else { Ok(()) }
+            }
+            Reason::TooManyDepartures => {
+                write!(f, "commit {commit}: more than {} institutions have left", crate::limits::MAX_DEPARTED)
+            }
+        }
+    }
+}
+
+/// The first digits of an id, as Git shows it.
+fn short(id: ObjectId) -> String {
+    id.to_string().chars().take(SHOWN_DIGITS).collect()
+}

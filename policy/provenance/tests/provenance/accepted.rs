@@ -1,0 +1,215 @@
+//! Changes that have all signatures they need.
+
+use comity_provenance::{
+    Accepted, InForce, ObjectId, ObjectKind, ObjectStore, PolicyFolder, StoreError, Verdict, judge,
+};
+
+use super::repository::{NOW_MS, Repository, document};
+
+fn accepted(repository: &Repository) -> Accepted {
+    match repository.judge() {
+        Verdict::Accepted(accepted) => *accepted,
+        Verdict::Refused(refused) => panic!("{refused}\nremedy: {}", refused.remedy()),
+        Verdict::Unchanged => panic!("unchanged"),
+    }
+}
+
+#[test]
+fn owners_change_what_they_own() {
+    let mut repository = Repository::new();
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
+    repository.commit(Some("centre"), "keep two more");
+    repository.edit("quota.yaml", "maxConcurrentGpus: 8", "maxConcurrentGpus: 6");
+    repository.commit(Some("poly"), "borrow less");
+    repository.edit("rule.yaml", "m24", "m12");
+    let head = repository.commit(Some("otto"), "shorter");
+    let found = accepted(&repository);
+    assert_eq!((found.commit, found.commits), (head, 3));
+    assert_eq!(found.bundle.clusters["centre-main"].spec.local_reserve_gpus_milli, 4_000);
+    repository.take_into_force();
+    assert!(matches!(repository.judge(), Verdict::Unchanged));
+}
+
+#[test]
+fn what_changes_no_document_needs_no_signature() {
+    let repository = Repository::new();
+    repository.edit("rule.yaml", "apiVersion", "# a comment\napiVersion");
+    repository.git(&["mv", "policy/tenant.yaml", "policy/team.yaml"]);
+    repository.commit(None, "tidy");
+    repository.edit("rule.yaml", "m24", "m48");
+    repository.commit(None, "a mistake");
+    repository.edit("rule.yaml", "m48", "m24");
+    repository.commit(None, "and its end");
+    accepted(&repository);
+}
+
+#[test]
+fn several_sign_by_approving() {
+    let repository = Repository::new();
+    repository.edit("agreement.yaml", "maxGpus: 8", "maxGpus: 16");
+    let change = repository.commit(Some("poly"), "more");
+    repository.approve("centre", change);
+    repository.edit(
+        "federation.yaml",
+        "signatures: {required: true}",
+        "signatures: {required: true, maintainersNeeded: 1}",
+    );
+    let change = repository.commit(None, "one is enough");
+    repository.approve("ingrid", change);
+    repository.approve("otto", change);
+    accepted(&repository);
+}
+
+#[test]
+fn an_unsigned_merge_brings_in_what_owners_signed_on_a_branch() {
+    let repository = Repository::new();
+    repository.git(&["checkout", "--quiet", "-b", "proposal"]);
+    repository.edit("agreement.yaml", "maxGpus: 8", "maxGpus: 16");
+    let change = repository.commit(Some("poly"), "more");
+    repository.approve("centre", change);
+    repository.git(&["checkout", "--quiet", "main"]);
+    repository.edit("rule.yaml", "m24", "m12");
+    repository.commit(Some("otto"), "meanwhile");
+    repository.merge("proposal", None);
+    accepted(&repository);
+}
+
+#[test]
+fn a_merge_signed_by_the_owner_takes_over_what_others_wrote() {
+    let repository = Repository::new();
+    repository.git(&["checkout", "--quiet", "-b", "proposal"]);
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
+    repository.commit(None, "a proposal by somebody");
+    repository.git(&["checkout", "--quiet", "main"]);
+    repository.merge("proposal", Some("centre"));
+    accepted(&repository);
+}
+
+#[test]
+fn a_merge_with_swapped_parents_is_judged_from_the_commit_in_force() {
+    let mut repository = Repository::new();
+    repository.git(&["checkout", "--quiet", "-b", "proposal"]);
+    repository.edit("quota.yaml", "maxConcurrentGpus: 8", "maxConcurrentGpus: 6");
+    repository.commit(Some("poly"), "less");
+    repository.git(&["checkout", "--quiet", "main"]);
+    repository.edit("rule.yaml", "m24", "m12");
+    repository.commit(Some("otto"), "meanwhile");
+    repository.take_into_force();
+    repository.git(&["checkout", "--quiet", "proposal"]);
+    repository.merge("main", None);
+    accepted(&repository);
+}
+
+#[test]
+fn a_key_changes_hands_by_its_own_signature() {
+    let repository = Repository::new();
+    let (old, new) = (repository.key("centre"), repository.key("new"));
+    repository.edit("centre.yaml", &old, &new);
+    repository.commit(Some("centre"), "a new key");
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
+    repository.commit(Some("new"), "by the new key");
+    accepted(&repository);
+}
+
+#[test]
+fn a_broken_commit_is_judged_with_the_one_that_mends_it() {
+    let repository = Repository::new();
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: two");
+    repository.commit(Some("centre"), "oops");
+    repository.edit("cluster.yaml", "localReserveGpus: two", "localReserveGpus: 4");
+    repository.commit(Some("centre"), "mended");
+    accepted(&repository);
+}
+
+#[test]
+fn institutions_come_leave_and_end_what_they_have_with_others() {
+    let mut repository = Repository::new();
+    repository.write("guest.yaml", &document("Institution", "guest", "displayName: G, contact: g@x"));
+    repository.commit(Some("otto"), "admit");
+    repository.remove("agreement.yaml");
+    repository.commit(Some("poly"), "end the agreement");
+    repository.edit("keyless.yaml", "displayName: X", "displayName: Y");
+    repository.commit(Some("ingrid"), "maintainers sign for who has no keys");
+    accepted(&repository);
+    repository.take_into_force();
+    // Poly is named by a term of another institution's cluster, which goes with it.
+    for file in ["poly.yaml", "tenant.yaml", "quota.yaml"] {
+        repository.remove(file);
+    }
+    repository.edit("cluster.yaml", "lends: [{classes: [large], to: {institutions: [poly]}}]", "lends: []");
+    repository.commit(Some("ingrid"), "remove poly");
+    let found = accepted(&repository);
+    assert_eq!(found.departed.iter().collect::<Vec<_>>(), ["poly"]);
+}
+
+#[test]
+fn without_signatures_in_force_only_the_line_of_commits_counts() {
+    let mut repository = Repository::new();
+    repository.edit("federation.yaml", "signatures: {required: true}, ", "");
+    repository.commit(None, "no signatures");
+    repository.take_into_force();
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
+    repository.commit(None, "unsigned");
+    accepted(&repository);
+    repository.edit("federation.yaml", "maintainers:", "signatures: {required: true}, maintainers:");
+    repository.commit(None, "from here on signed");
+    accepted(&repository);
+    repository.edit("cluster.yaml", "localReserveGpus: 4", "localReserveGpus: 5");
+    repository.commit(Some("centre"), "signed");
+    accepted(&repository);
+    repository.edit("cluster.yaml", "localReserveGpus: 5", "localReserveGpus: 6");
+    repository.commit(None, "unsigned");
+    assert!(matches!(repository.judge(), Verdict::Refused(_)));
+}
+
+#[test]
+fn the_first_commit_is_compared_with_the_bundle_in_force() {
+    let mut repository = Repository::new();
+    repository.commit = None;
+    repository.commit(None, "the same documents");
+    accepted(&repository);
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
+    repository.commit(Some("centre"), "and a change by its owner");
+    accepted(&repository);
+}
+
+#[test]
+fn the_time_of_the_broker_decides_whether_a_key_counts() {
+    let mut repository = Repository::new();
+    repository.edit("quota.yaml", "maxConcurrentGpus: 8", "maxConcurrentGpus: 6");
+    repository.commit(Some("old"), "by the key that ends with November");
+    assert!(matches!(repository.judge(), Verdict::Refused(_)));
+    repository.now_ms = NOW_MS - 2 * 24 * 3_600_000;
+    accepted(&repository);
+}
+
+/// A repository that gives one object in place of another.
+struct Liar<'r> {
+    repository: &'r Repository,
+    asked: ObjectId,
+    given: ObjectId,
+}
+
+impl ObjectStore for Liar<'_> {
+    fn object(&self, id: ObjectId, kind: ObjectKind, limit: usize) -> Result<Vec<u8>, StoreError> {
+        self.repository.object(if id == self.asked { self.given } else { id }, kind, limit)
+    }
+}
+
+#[test]
+fn a_store_that_lies_is_found_out() {
+    let repository = Repository::new();
+    let id = |of: &str| repository.git(&["rev-parse", of]).parse::<ObjectId>().unwrap();
+    let file = id("HEAD:policy/rule.yaml");
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
+    let head = repository.commit(Some("centre"), "signed");
+    let folder = "policy".parse::<PolicyFolder>().unwrap();
+    let in_force = InForce { bundle: &repository.in_force, commit: repository.commit, departed: &repository.departed };
+    for (asked, given) in
+        [(id("HEAD:policy/cluster.yaml"), file), (head, id("HEAD^")), (id("HEAD^{tree}"), id("HEAD^^{tree}"))]
+    {
+        let liar = Liar { repository: &repository, asked, given };
+        let verdict = judge(&liar, &folder, &in_force, head, NOW_MS);
+        assert!(matches!(verdict, Err(StoreError::Corrupt { id, .. }) if id == asked), "{verdict:?}");
+    }
+}
