@@ -91,7 +91,7 @@ pub enum Command {
     /// Peerings: trust and network between two clusters
     #[command(subcommand)]
     Peering(peering::PeeringCommand),
-    /// Policy bundles: check, test, plan, apply, show
+    /// Policy bundles: check, test, plan, apply, show; the Git source
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
     /// The broker group: status, members, leader

@@ -28,11 +28,10 @@ mod reclaimed_leases;
 mod request_view;
 mod spec;
 mod value;
-mod wiring;
 
 pub use cluster_view::Cluster;
 pub use delivery::VirtualNode;
-pub use device::{Device, Node};
+pub use device::{Device, Node, NumaAmounts, RdmaBandwidth};
 pub use donor_verdict::DonorVerdict;
 pub use explanation_view::{Explanation, QueuePosition};
 pub use lease_view::Lease;
@@ -53,4 +52,3 @@ pub use raft_view::{OldRoot, RaftBroker, RaftMember, RaftMembers, RaftStatus, Re
 pub use request_view::{Request, RequestState};
 pub use spec::{DataNeed, Gpus, Members, RequestSpec, Share, Topology};
 pub use value::Known;
-pub use wiring::{NumaAmounts, RdmaBandwidth};

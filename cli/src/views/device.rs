@@ -1,10 +1,13 @@
 //! Nodes and devices of an offer.
 
+mod wiring;
+
 use comity_proto::v1;
 use serde::Serialize;
 
 use super::value::non_empty;
-use super::wiring::{NumaAmounts, RdmaBandwidth};
+
+pub use wiring::{NumaAmounts, RdmaBandwidth};
 
 /// One node of an offer.
 #[derive(Clone, Debug, PartialEq, Serialize)]

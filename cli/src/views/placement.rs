@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::wiring::{NumaAmounts, RdmaBandwidth};
+use super::device::{NumaAmounts, RdmaBandwidth};
 
 /// Nodes and devices of one donor that serve a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -13,7 +13,7 @@ pub mod arrivals;
 pub mod batching;
 pub mod bound;
 pub mod broker;
-pub mod campus;
+pub mod campus_week;
 pub mod failures;
 pub mod federation;
 pub mod month;

@@ -3,8 +3,8 @@
 
 #[path = "simulation/batching.rs"]
 mod batching;
-#[path = "simulation/campus.rs"]
-mod campus;
+#[path = "simulation/campus_week.rs"]
+mod campus_week;
 #[path = "simulation/failures.rs"]
 mod failures;
 #[path = "simulation/federation.rs"]

@@ -10,6 +10,11 @@ use crate::session::{Session, call};
 use crate::units::DurationBounds;
 use crate::views::PolicySourceShown;
 
+const SOURCE_EXAMPLES: &str = "\
+Examples:
+  comity policy source set https://git.example/federation/policy.git --folder policy
+  comity policy source show
+";
 const SOURCE_SET_EXAMPLES: &str = "\
 Examples:
   comity policy source set https://git.example/federation/policy.git --folder policy
@@ -36,6 +41,7 @@ until a source is set again.
 
 /// `comity policy source`.
 #[derive(Debug, Subcommand)]
+#[command(after_help = SOURCE_EXAMPLES)]
 pub enum PolicySourceCommand {
     /// Name the Git repository that the leader pulls the policy from
     #[command(after_help = SOURCE_SET_EXAMPLES)]
@@ -63,7 +69,7 @@ pub struct PolicySourceSetArgs {
     #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = DurationBounds::PULL.parser(),
         allow_hyphen_values = true)]
     interval: u64,
-    /// Accept a history without the commit in force, as of a repository that was made anew
+    /// Accept a history without the commit in force, as of a repository that was made again
     ///
     /// Its head is then compared with the bundle in force, and the owners of all documents that differ must have signed
     /// the head itself.

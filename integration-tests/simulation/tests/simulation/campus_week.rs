@@ -1,6 +1,6 @@
 //! A campus by day and by night, over both changes of the clocks.
 
-use comity_simulation::campus::{AUTUMN, CampusReport, SPRING};
+use comity_simulation::campus_week::{AUTUMN, CampusReport, SPRING};
 
 /// Most that 64 GPUs give, in thousandths.
 const ALL_MILLI: u64 = 64_000;

@@ -3,7 +3,7 @@
 use comity_proto::v1;
 use serde::Serialize;
 
-use super::value::is_zero;
+use super::super::value::is_zero;
 
 /// CPU and memory of one NUMA node.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -22,8 +22,8 @@ use crate::time::{DAY, HOUR, MINUTE};
 const STEP: u64 = 30 * MINUTE;
 /// A week, in days.
 const DAYS: u64 = 7;
-const NODES: usize = 8;
-const GPUS_PER_NODE: usize = 8;
+const CAMPUS_NODES: usize = 8;
+const CAMPUS_NODE_GPUS: usize = 8;
 /// Part of a GPU that a session gets, in thousandths.
 const SESSION_MILLI: u32 = 500;
 /// Waiting sessions beyond which nobody asks for another one: with them, the GPUs are always full by day.
@@ -136,9 +136,9 @@ impl Campus {
             cuda_compute_capability: "8.9".to_owned(),
             ..hardware::device("NVIDIA-L40S", 46_068, Sharing::Fractional { step_milli: 1 })
         };
-        let node = hardware::node(256_000, 1_000_000, vec![l40s; GPUS_PER_NODE]);
+        let node = hardware::node(256_000, 1_000_000, vec![l40s; CAMPUS_NODE_GPUS]);
         let nodes: Result<NodeMap, Refusal> =
-            (0..NODES).map(|number| Ok((NodeId::parse(&format!("n{number}"), "node")?, node.clone()))).collect();
+            (0..CAMPUS_NODES).map(|number| Ok((NodeId::parse(&format!("n{number}"), "node")?, node.clone()))).collect();
         broker.advertise(&donor, nodes?)?;
         Ok(Self {
             week,
