@@ -56,7 +56,7 @@ pub fn judge(
     let versions = Versions { store, folder, seen: BTreeMap::new(), bytes: 0 };
     let ledger = Ledger::new(Documents::of(in_force.bundle), in_force.departed.clone());
     let walk = Walk { versions, history: &history, ledger, now_ms };
-    match walk.to_head(in_force.commit, head)? {
+    match walk.up_to(in_force.commit, head)? {
         Ok((bundle, departed)) => {
             let commits = history.new.len();
             Ok(Verdict::Accepted(Box::new(Accepted { commit: head, bundle, departed, commits })))
@@ -114,7 +114,7 @@ struct Walk<'w> {
 type Outcome = Result<(Bundle, BTreeSet<String>), (ObjectId, Reason)>;
 
 impl Walk<'_> {
-    fn to_head(mut self, base: Option<ObjectId>, head: ObjectId) -> Result<Outcome, StoreError> {
+    fn up_to(mut self, base: Option<ObjectId>, head: ObjectId) -> Result<Outcome, StoreError> {
         let mut mainline = base;
         let mut at_head = Err((head, Reason::NoFolder(self.versions.folder.clone())));
         for id in &self.history.line {

@@ -60,6 +60,7 @@ pub use revocations::suspend_institution::SuspendInstitution;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each variant is documented at the type of the same name")]
+#[expect(clippy::large_enum_variant, reason = "a command is made once, written to the log, applied and dropped")]
 pub enum Command {
     ApplyPolicy(ApplyPolicy),
     InviteCluster(InviteCluster),
