@@ -60,8 +60,8 @@ pub(crate) fn are_named_before_they_happen(run: RunComity<'_>, maintainer: &str,
     let quota = changed_bundle(
         &in_force,
         temp,
-        "class: frontier\n  maxConcurrentGpus: 8",
-        "class: frontier\n  maxConcurrentGpus: 2",
+        "classes: [frontier]\n  maxConcurrentGpus: 8",
+        "classes: [frontier]\n  maxConcurrentGpus: 2",
     );
     let planned = json(&run(&["policy", "plan", "-o", "json", &quota.path().display().to_string()]));
     let lease = &planned["plan"]["leases"][0];
