@@ -1,5 +1,5 @@
-//! A week of the campus of `policy/campus`: sessions have parts of its 64 GPUs by day, training has whole ones by night.
-//! Both weeks contain a change of the clocks.
+//! A week of the campus of `policy/campus`: sessions have its 64 GPUs by day, and training by night. Both weeks contain a
+//! change of the clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -24,10 +24,8 @@ const STEP: u64 = 30 * MINUTE;
 const DAYS: u64 = 7;
 const CAMPUS_NODES: usize = 8;
 const CAMPUS_NODE_GPUS: usize = 8;
-/// Part of a GPU that a session gets, in thousandths.
-const SESSION_MILLI: u32 = 500;
 /// Waiting sessions beyond which nobody asks for another one: with them, the GPUs are always full by day.
-const WAITING_SESSIONS: usize = 40;
+const WAITING_SESSIONS: usize = 24;
 /// Time after which somebody who waits for a session goes away.
 const PATIENCE: u64 = HOUR;
 /// Training requests that wait at any time.
@@ -181,7 +179,7 @@ impl Campus {
         if (7 * HOUR..WORK.end).contains(&time) {
             for _ in self.broker.state.queued_of(&self.courses)..WAITING_SESSIONS {
                 let duration = 3 * HOUR + u64::try_from(random.below(4)).unwrap_or(0) * STEP;
-                self.submit_one(self.courses.clone(), 1, Share::Milli(SESSION_MILLI), duration, None)?;
+                self.submit_one(self.courses.clone(), 1, Share::Whole, duration, None)?;
             }
         }
         while self.broker.state.queued_of(&self.training) < WAITING_TRAINING {
