@@ -13,7 +13,7 @@ use crate::policy_source::pull_error::PullError;
 
 /// Bytes of one object, also of those that nobody reads: inflating a pack needs them in memory.
 const MAX_OBJECT_BYTES: usize = 16 * 1024 * 1024;
-/// Packs in the cache, before everything is fetched anew: each look-up searches all.
+/// Packs in the cache. Each look-up searches all of them; with more, the leader clears the cache and fetches one pack.
 const MAX_PACKS: usize = 24;
 const OBJECTS_REMEDY: &str = "run `git fsck` in the repository, and `comity policy source set` once it is mended";
 

@@ -44,7 +44,7 @@ pub(crate) fn known_keys(documents: &Documents) -> Vec<KnownKey> {
         match spec {
             DocumentSpec::Federation(federation) => {
                 for entry in &federation.commit_keys {
-                    // A user who is no maintainer any more signs for nobody.
+                    // The key of a former maintainer signs nothing.
                     if federation.maintainers.contains(&entry.maintainer) {
                         note(&entry.key, Signer::Maintainer(entry.maintainer.clone()));
                     }
