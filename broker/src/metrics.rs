@@ -207,10 +207,9 @@ impl Metrics {
         self.clusters_connected.set(i64::try_from(connected).unwrap_or(i64::MAX));
     }
 
-    /// The policy was pulled.
-    pub fn policy_pulled(&self, outcome: &str, behind: bool) {
+    /// Counts a pull of the policy.
+    pub fn policy_pulled(&self, outcome: &str) {
         self.policy_pulls.with_label_values(&[outcome]).inc();
-        self.policy_behind.set(i64::from(behind));
     }
 
     /// Leases are being reclaimed for this reason.
@@ -272,6 +271,12 @@ impl Metrics {
     #[must_use]
     pub fn agent_stream(&self) -> Counted {
         Counted::new(&self.agent_streams)
+    }
+
+    /// Until dropped, the head of the policy's branch is not in force.
+    #[must_use]
+    pub fn policy_behind(&self) -> Counted {
+        Counted::new(&self.policy_behind)
     }
 
     /// Counts a watcher until dropped.

@@ -26,6 +26,7 @@ const PULL_RECORD_INTERVAL: Duration = Duration::from_secs(600);
 const UNREACHABLE: &str = "unreachable";
 /// Code of a commit whose signatures suffice, and which the state refuses.
 const REFUSED: &str = "refused";
+const SET_REMEDY: &str = "set the source again with `comity policy source set`";
 
 /// What a pull starts from.
 #[derive(Clone)]
@@ -62,6 +63,7 @@ impl Basis {
         RecordPull {
             repository: self.source.repository.clone(),
             branch: self.source.branch.clone(),
+            folder: self.source.folder.clone(),
             judged_by: self.commit.clone(),
             bundle_hash: self.bundle.hash.clone(),
             head: head.map(|head| head.to_string()),
@@ -85,19 +87,26 @@ impl Basis {
 
 /// Pulls while this broker leads and a source is set.
 pub(super) async fn run(context: &Context) {
+    let mut behind = None;
     loop {
         let basis = match context.group.read(Consistency::Stale, Basis::of).await {
             Ok(Some(basis)) => basis,
             Ok(None) => {
+                behind = None;
                 context.clock.sleep(SOURCE_CHECK_INTERVAL).await;
                 continue;
             }
             Err(_) => return,
         };
-        if let Err(error) = pull_once(context, &basis).await {
-            tracing::warn!(%error, "the pull of the policy is not recorded yet");
-            context.clock.sleep(RETRY_INTERVAL).await;
-            continue;
+        match pull_once(context, &basis).await {
+            Ok(is_behind) => {
+                behind = is_behind.then(|| behind.take().unwrap_or_else(|| context.metrics.policy_behind()));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the pull of the policy is not recorded yet");
+                context.clock.sleep(RETRY_INTERVAL).await;
+                continue;
+            }
         }
         if wait(context, &basis).await.is_err() {
             return;
@@ -118,18 +127,20 @@ async fn wait(context: &Context, pulled: &Basis) -> Result<(), Unavailable> {
     Ok(())
 }
 
-async fn pull_once(context: &Context, basis: &Basis) -> Result<(), Unavailable> {
+/// Returns whether the head is not in force.
+async fn pull_once(context: &Context, basis: &Basis) -> Result<bool, Unavailable> {
     let record = find(context, basis).await;
+    let (outcome, is_behind) = (code_of(&record.outcome), matches!(record.outcome, PullOutcome::Failed { .. }));
     if basis.knows(&record, context.now()) {
-        context.metrics.policy_pulled(code_of(&record.outcome), is_behind(&record.outcome));
-        return Ok(());
+        context.metrics.policy_pulled(outcome);
+        return Ok(is_behind);
     }
-    let outcome = code_of(&record.outcome);
     let applied = crate::tasks::propose(context, Command::RecordPull(record.clone())).await?;
     match applied.reply {
         Ok(body) => {
             report(&record, body == ReplyBody::Policy { changed: true });
-            context.metrics.policy_pulled(outcome, is_behind(&record.outcome));
+            context.metrics.policy_pulled(outcome);
+            Ok(is_behind)
         }
         Err(refusal) if matches!(record.outcome, PullOutcome::Accepted { .. }) => {
             let head = record.head.clone().unwrap_or_default();
@@ -141,13 +152,16 @@ async fn pull_once(context: &Context, basis: &Basis) -> Result<(), Unavailable> 
             };
             let record = RecordPull { outcome: failed, ..record };
             report(&record, false);
-            context.metrics.policy_pulled(REFUSED, true);
+            context.metrics.policy_pulled(REFUSED);
             crate::tasks::propose(context, Command::RecordPull(record)).await?;
+            Ok(true)
         }
         // Another source or bundle: the next pull is about that.
-        Err(refusal) => tracing::info!(reason = %refusal.reason, "the pull is void"),
+        Err(refusal) => {
+            tracing::info!(reason = %refusal.reason, "the pull is void");
+            Ok(is_behind)
+        }
     }
-    Ok(())
 }
 
 fn code_of(outcome: &PullOutcome) -> &str {
@@ -156,10 +170,6 @@ fn code_of(outcome: &PullOutcome) -> &str {
         PullOutcome::Accepted { .. } => "accepted",
         PullOutcome::Failed { code, .. } => code,
     }
-}
-
-fn is_behind(outcome: &PullOutcome) -> bool {
-    matches!(outcome, PullOutcome::Failed { .. })
 }
 
 fn report(record: &RecordPull, changed: bool) {
@@ -197,21 +207,20 @@ async fn find(context: &Context, basis: &Basis) -> RecordPull {
 }
 
 async fn pull_source(context: &Context, basis: &Basis) -> Result<Pulled, PullError> {
-    const SET: &str = "set the source again with `comity policy source set`";
     let source = &basis.source;
-    let repository = Repository::parse(&source.repository).map_err(|invalid| PullError::new(invalid.why, SET))?;
-    let branch = Branch::parse(&source.branch).map_err(|invalid| PullError::new(invalid.why, SET))?;
+    let repository =
+        Repository::parse(&source.repository).map_err(|invalid| PullError::new(invalid.why, SET_REMEDY))?;
+    let branch = Branch::parse(&source.branch).map_err(|invalid| PullError::new(invalid.why, SET_REMEDY))?;
     let known = [&basis.commit, &source.head].into_iter().flatten();
     let held: Vec<ObjectId> = known.filter_map(|id| id.parse().ok()).collect();
     pull(&context.policy_access, &repository, &branch, &held, PULL_DEADLINE).await
 }
 
 fn judge_head(basis: &Basis, pulled: &Pulled, now_ms: u64) -> Result<PullOutcome, PullError> {
-    const SET: &str = "set the source again with `comity policy source set`";
     let folder: PolicyFolder =
-        basis.source.folder.parse().map_err(|error| PullError::saying("the folder", &error, SET))?;
+        basis.source.folder.parse().map_err(|error| PullError::saying("the folder", &error, SET_REMEDY))?;
     let commit = match &basis.commit {
-        Some(id) => Some(id.parse().map_err(|error| PullError::saying("the commit in force", &error, SET))?),
+        Some(id) => Some(id.parse().map_err(|error| PullError::saying("the commit in force", &error, SET_REMEDY))?),
         None => None,
     };
     let in_force = InForce { bundle: &basis.bundle, commit, departed: &basis.departed };

@@ -161,6 +161,17 @@ async fn metric(federation: &Federation, name: &str) -> String {
     answer.lines().find(|line| line.starts_with(name)).unwrap_or_default().to_owned()
 }
 
+/// Waits until the metric says whether the head is not in force: it follows the record.
+async fn assert_behind(federation: &Federation, value: u8) {
+    let expected = format!("comity_broker_policy_source_behind {value}");
+    within(&expected, async {
+        while metric(federation, "comity_broker_policy_source_behind").await != expected {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn signed_commits_come_into_force_and_others_leave_the_last_good_bundle() {
     let (federation, author) = (Federation::start().await, Author::new());
@@ -187,14 +198,14 @@ async fn signed_commits_come_into_force_and_others_leave_the_last_good_bundle() 
     let refused = failure(&policy);
     assert_eq!((policy.hash.as_str(), refused.code.as_str()), (hash.as_str(), "unsigned"));
     assert!(refused.reason.contains("it is not signed") && refused.remedy.contains(&unsigned), "{refused:?}");
-    assert!(metric(&federation, "comity_broker_policy_source_behind").await.ends_with(" 1"));
+    assert_behind(&federation, 1).await;
     assert!(!metric(&federation, "comity_broker_policy_pulls_total{outcome=\"unsigned\"}").await.is_empty());
 
     assert!(refused.reason.contains("without the signature of institution `polytechnic`"), "{refused:?}");
     let approved = author.commit(Some("poly"), &format!("Approve\n\nApproves: {unsigned}"));
     let policy = pulled(&federation, &path, &approved).await;
     assert_in_force(&policy, &approved);
-    assert!(metric(&federation, "comity_broker_policy_source_behind").await.ends_with(" 0"));
+    assert_behind(&federation, 0).await;
 
     // An older head, pushed by force.
     author.git(&["reset", "--quiet", "--hard", &first]);
@@ -204,6 +215,9 @@ async fn signed_commits_come_into_force_and_others_leave_the_last_good_bundle() 
     let head = author.git(&["rev-parse", "HEAD"]);
     assert_eq!(failure(&pulled(&federation, &path, &head).await).code, "diverged");
     assert_eq!(get(&federation).await.hash, policy.hash);
+    let mut admin = PolicyServiceClient::new(federation.user("ingrid"));
+    admin.remove_policy_source(v1::RemovePolicySourceRequest {}).await.unwrap();
+    assert_behind(&federation, 0).await;
 
     // The way back with a broker's own certificate, if the keys of commits are lost.
     let broker = federation.channel(&broker_identity(&federation.ca()));

@@ -36,6 +36,7 @@ fn pull(state: &State, head: Option<String>, outcome: PullOutcome) -> RecordPull
     RecordPull {
         repository: URL.to_owned(),
         branch: "main".to_owned(),
+        folder: set().folder,
         judged_by: state.provenance.commit.clone(),
         bundle_hash: state.policy.as_ref().unwrap().bundle.hash.clone(),
         head,
@@ -153,8 +154,14 @@ fn only_the_leader_records_a_pull_and_only_of_the_source_in_force() {
         let refusal = apply_by(&mut state, Actor::User(user.into()), Command::RecordPull(record.clone())).unwrap_err();
         assert_eq!(refusal.code, Code::PermissionDenied);
     }
-    let elsewhere = RecordPull { branch: "other".to_owned(), ..record };
-    assert_eq!(by_leader(&mut state, elsewhere).unwrap_err().code, Code::WrongState);
+    let other = || "other".to_owned();
+    for elsewhere in [
+        RecordPull { repository: other(), ..record.clone() },
+        RecordPull { branch: other(), ..record.clone() },
+        RecordPull { folder: other(), ..record },
+    ] {
+        assert_eq!(by_leader(&mut state, elsewhere).unwrap_err().code, Code::WrongState);
+    }
 }
 
 #[test]

@@ -19,8 +19,8 @@ const READS_PER_SECOND: u32 = 400;
 const READ_BUCKET: u32 = 8_000;
 /// Nodes of an offer that are read for a token. Agents send whole offers, up to five times a second.
 const NODES_READ_PER_TOKEN: usize = 256;
-/// Nodes of one cluster that are written to the log per second. Brokers write only the nodes that changed. Each broker
-/// spends about a millisecond on fifty of them, which delays the requests of others.
+/// Nodes of one cluster that are written to the log per second. Only changed nodes are written, but each broker stores
+/// and applies them while the requests of others wait.
 const NODES_WRITTEN_PER_SECOND: u32 = 2_000;
 /// Nodes that a quiet cluster may have written at once: two of the largest offers.
 const WRITE_BUCKET: u32 = 20_000;

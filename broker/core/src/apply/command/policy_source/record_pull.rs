@@ -10,7 +10,7 @@ use crate::apply::command::apply_policy::ApplyPolicy;
 use crate::model::actor::Actor;
 use crate::model::limits::MAX_PULL_MESSAGE_BYTES;
 use crate::model::policy_record::PolicyRecord;
-use crate::model::provenance::PullFailure;
+use crate::model::provenance::{PolicySource, PullFailure};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
@@ -18,11 +18,13 @@ use crate::state::transition::Transition;
 /// One pull of the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordPull {
-    /// The repository and branch that were pulled. If another source was set meanwhile, nothing is recorded.
+    /// The repository that was pulled. If another source was set meanwhile, nothing is recorded.
     pub repository: String,
     /// The branch.
     pub branch: String,
-    /// The commit in force by which the head was judged, and the hash of the bundle.
+    /// The folder with the policy.
+    pub folder: String,
+    /// The commit in force by which the head was judged.
     pub judged_by: Option<String>,
     /// Hash of the bundle by which the head was judged.
     pub bundle_hash: String,
@@ -65,8 +67,10 @@ impl RecordPull {
             return Err(Refusal::new(Code::PermissionDenied, reason, "set the source with `comity policy source set`"));
         };
         let mut provenance = transition.state().provenance.clone();
-        let is_this = |repository: &str, branch: &str| repository == self.repository && branch == self.branch;
-        let Some(source) = provenance.source.as_mut().filter(|it| is_this(&it.repository, &it.branch)) else {
+        let is_this = |held: &PolicySource| {
+            held.repository == self.repository && held.branch == self.branch && held.folder == self.folder
+        };
+        let Some(source) = provenance.source.as_mut().filter(|held| is_this(held)) else {
             return Err(Refusal::new(Code::WrongState, "another source was set meanwhile", "pull it"));
         };
         let in_force = transition.state().policy.as_ref();
