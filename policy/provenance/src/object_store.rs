@@ -39,7 +39,7 @@ pub enum StoreError {
     Unreadable(String),
 }
 
-/// A repository. What it returns need not be trusted: [`read`] compares it with the id.
+/// A repository. What it returns need not be trusted: the reader compares it with the id.
 pub trait ObjectStore {
     /// The content of an object of at most `limit` bytes.
     ///

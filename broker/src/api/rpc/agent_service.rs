@@ -21,8 +21,8 @@ use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::broker_message::Body as Reply;
 use comity_runtime::telemetry::continue_trace;
 use comity_types::ClusterId;
-use futures::stream::{PollNext, select_with_strategy};
-use futures::{Stream, StreamExt as _};
+use futures::stream::{self, PollNext, select_with_strategy};
+use futures::{FutureExt as _, Stream, StreamExt as _};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -97,10 +97,24 @@ impl AgentHandlers {
             }
         };
         tokio::spawn(task.instrument(span));
-        // Welcome and acks go first.
-        let (acks, desired) = (ReceiverStream::new(receiver), ReceiverStream::new(shown).map(Ok));
-        Ok(Box::pin(select_with_strategy(acks, desired, |(): &mut ()| PollNext::Left)))
+        Ok(Box::pin(welcome_first(receiver, shown)))
     }
+}
+
+/// Sends the welcome, then whatever is ready: acks before desired states. The two queues are filled by one task, but read
+/// by another, which could find the first still empty and the second not.
+fn welcome_first(
+    acks: mpsc::Receiver<Result<ToAgent, Status>>,
+    desired: mpsc::Receiver<ToAgent>,
+) -> impl Stream<Item = Result<ToAgent, Status>> {
+    let desired = ReceiverStream::new(desired).map(Ok);
+    ReceiverStream::new(acks)
+        .into_future()
+        .map(|(welcome, acks)| {
+            let rest = select_with_strategy(acks, desired, |(): &mut ()| PollNext::Left);
+            stream::iter(welcome).chain(rest)
+        })
+        .flatten_stream()
 }
 
 /// One agent's stream.
@@ -364,4 +378,23 @@ impl AgentStream {
 fn too_slow(what: &str) -> End {
     let reason = format!("{what} for the agent, which reads nothing");
     RpcError::LimitReached { reason, remedy: "connect again, over a line that carries them" }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_desired_state_overtakes_the_welcome() {
+        let ((acks, receiver), (desired, shown)) = (mpsc::channel(2), mpsc::channel(2));
+        let mut messages = Box::pin(welcome_first(receiver, shown));
+        desired.send(ToAgent::Desired(Bytes::new())).await.unwrap();
+        assert!(messages.next().now_or_never().is_none());
+        acks.send(Ok(ToAgent::Message(v1::BrokerMessage::default()))).await.unwrap();
+        assert!(matches!(messages.next().await, Some(Ok(ToAgent::Message(_)))));
+        assert!(matches!(messages.next().await, Some(Ok(ToAgent::Desired(_)))));
+    }
 }
