@@ -329,9 +329,9 @@ mod tests {
     use std::sync::mpsc;
 
     use comity_core::command::RevokeUser;
-    use comity_core::revocation::LeaseTreatment;
     use comity_core::{Actor, refusal};
     use comity_runtime::spiffe::{SpiffeId, TrustDomain, UserName};
+    use comity_types::LeaseTreatment;
     use tokio::net::TcpListener;
 
     use super::*;

@@ -12,6 +12,7 @@ pub use gpu_time::{Booking, GpuTimeTable, LimitKey};
 pub use quota_use::QuotaUse;
 pub use rules::PreferenceFacts;
 pub use usage::{LeaseUse, UsageTable};
+pub use withdrawal::{HeldLease, RemovedDocuments, Withdrawal};
 
 mod citations;
 mod decide;
@@ -22,6 +23,7 @@ mod quota_use;
 mod rules;
 mod schedules;
 mod usage;
+mod withdrawal;
 
 /// A proposed lease: a tenant at an origin borrows GPUs of one class from one donor.
 #[derive(Clone, Copy, Debug)]

@@ -34,6 +34,7 @@ mod federation;
 mod gpu_class;
 mod gpu_hours;
 mod institution;
+pub(crate) mod on_withdrawal;
 mod parties;
 mod per_user;
 mod priority_class;

@@ -25,3 +25,5 @@ mod schedules;
 mod schemas;
 #[path = "policy/warnings.rs"]
 mod warnings;
+#[path = "policy/withdrawals.rs"]
+mod withdrawals;

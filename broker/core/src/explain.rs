@@ -17,8 +17,8 @@ pub use answer::Explanation;
 pub use explanation::{Waiting, explain, explain_waiting};
 pub use pending::explain_pending;
 pub use policy_plan::{
-    BorrowingEffect, CapacityEffect, Effects, InstitutionEffect, LeaseEffect, LeaseFate, NextInQueue, PolicyPlan,
-    Prospect, RequestEffect, policy_plan,
+    BorrowingEffect, CapacityEffect, Effects, InstitutionEffect, LeaseEffect, NextInQueue, PolicyPlan, Prospect,
+    RequestEffect, policy_plan,
 };
 pub use queue_position::QueuePosition;
 pub use quota_uses::quota_uses;

@@ -95,3 +95,5 @@ mod topology;
 mod unservable;
 #[path = "core/user_requests.rs"]
 mod user_requests;
+#[path = "core/withdrawals.rs"]
+mod withdrawals;

@@ -40,7 +40,7 @@ pub(crate) fn are_named_before_they_happen(run: RunComity<'_>, maintainer: &str,
     assert_eq!(changed["fields"], serde_json::json!([field]));
     let lease = &plan["leases"][0];
     assert_eq!((lease["lease"].as_str(), plan["leaseCount"].as_u64()), (Some("lease-1"), Some(1)), "{plan}");
-    assert_eq!((&lease["fate"], &lease["code"]), (&"ends".into(), &"borrower-not-served".into()), "{plan}");
+    assert_eq!((&lease["treatment"], &lease["code"]), (&"drain".into(), &"borrower-not-served".into()), "{plan}");
     assert!(lease["untilMs"].as_u64().unwrap() > 0);
     let has = |list: &str, key: &str, name: &str| plan[list].as_array().unwrap().iter().any(|it| it[key] == name);
     assert!(
@@ -65,7 +65,7 @@ pub(crate) fn are_named_before_they_happen(run: RunComity<'_>, maintainer: &str,
     );
     let planned = json(&run(&["policy", "plan", "-o", "json", &quota.path().display().to_string()]));
     let lease = &planned["plan"]["leases"][0];
-    assert_eq!((&lease["lease"], &lease["fate"]), (&"lease-1".into(), &"not-renewed".into()), "{planned}");
+    assert_eq!((&lease["lease"], &lease["treatment"]), (&"lease-1".into(), &"finish".into()), "{planned}");
 
     // Nobody can answer, so it is not applied.
     let asked = run(&["policy", "apply", &dir]);

@@ -51,7 +51,7 @@ fn decide<'b>(
     let tenant = check_tenant(bundle, facts, citations)?;
     check_federation_limits(bundle, facts)?;
     let donor = check_donor(bundle, facts, citations)?;
-    check_terms_cover(bundle, facts, tenant, donor)?;
+    check_terms_cover(bundle, facts, &tenant.spec.institution, donor)?;
     let agreement = find_agreement(bundle, facts, &tenant.spec.institution, &donor.spec.institution)?;
     if let Some(agreement) = agreement {
         citations.push(|| agreement.cite("classes"));
@@ -67,51 +67,65 @@ fn check_tenant<'b>(
     facts: &BorrowFacts<'_>,
     citations: &mut Citations,
 ) -> CheckResult<&'b Document<Tenant>> {
-    let Some(tenant) = bundle.tenants.get(facts.tenant) else {
-        let message = format!("there is no tenant `{}`", facts.tenant);
-        return deny(DenyCode::UnknownTenant, message, "a maintainer can add a Tenant document", Vec::new());
-    };
-    if bundle.institution_of_cluster(facts.origin_cluster).is_none() {
-        let message = format!("no institution enrols the cluster `{}`", facts.origin_cluster);
-        return deny(
-            DenyCode::UnknownOrigin,
-            message,
-            "a maintainer can add it to `clusters` of its Institution",
-            Vec::new(),
-        );
-    }
-    if !tenant.spec.clusters.contains(facts.origin_cluster) {
-        let message = format!("tenant `{}` may not send requests from `{}`", tenant.name, facts.origin_cluster);
-        let by = tenant.cite("clusters");
-        return deny(
-            DenyCode::OriginNotAllowed,
-            message,
-            format!("add `{}` to `clusters` of {by}", facts.origin_cluster),
-            vec![by],
-        );
-    }
-    if !bundle.classes.contains_key(facts.class) {
-        let names: Vec<&str> = bundle.classes_by_rank.iter().take(12).map(String::as_str).collect();
-        let message = format!("there is no GPU class `{}`", facts.class);
-        return deny(DenyCode::UnknownClass, message, format!("ask for one of: {}", names.join(", ")), Vec::new());
-    }
-    if !tenant.spec.classes.contains(facts.class) {
-        let message = format!("tenant `{}` may not ask for class `{}`", tenant.name, facts.class);
-        let by = tenant.cite("classes");
-        return deny(
-            DenyCode::ClassNotAllowed,
-            message,
-            format!("add `{}` to `classes` of {by}", facts.class),
-            vec![by],
-        );
-    }
+    let tenant = find_tenant(bundle, facts)?;
+    check_origin_is_known(bundle, facts)?;
+    check_origin(facts, tenant)?;
+    check_class_is_known(bundle, facts)?;
+    check_class(facts, tenant)?;
     citations.push(|| tenant.cite("classes"));
-    if let Some(class) = bundle.classes.get(facts.class)
-        && let Some(when) = &class.spec.when
-    {
-        check_when(bundle, facts, when, || format!("class `{}`", class.name), |field| class.cite(field))?;
-    }
+    check_class_is_in_force(bundle, facts)?;
     Ok(tenant)
+}
+
+pub(super) fn find_tenant<'b>(bundle: &'b Bundle, facts: &BorrowFacts<'_>) -> CheckResult<&'b Document<Tenant>> {
+    if let Some(tenant) = bundle.tenants.get(facts.tenant) {
+        return Ok(tenant);
+    }
+    let message = format!("there is no tenant `{}`", facts.tenant);
+    deny(DenyCode::UnknownTenant, message, "a maintainer can add a Tenant document", Vec::new())
+}
+
+pub(super) fn check_origin_is_known(bundle: &Bundle, facts: &BorrowFacts<'_>) -> CheckResult<()> {
+    if bundle.institution_of_cluster(facts.origin_cluster).is_some() {
+        return Ok(());
+    }
+    let message = format!("no institution enrols the cluster `{}`", facts.origin_cluster);
+    let unblock = "a maintainer can add it to `clusters` of its Institution";
+    deny(DenyCode::UnknownOrigin, message, unblock, Vec::new())
+}
+
+pub(super) fn check_origin(facts: &BorrowFacts<'_>, tenant: &Document<Tenant>) -> CheckResult<()> {
+    if tenant.spec.clusters.contains(facts.origin_cluster) {
+        return Ok(());
+    }
+    let message = format!("tenant `{}` may not send requests from `{}`", tenant.name, facts.origin_cluster);
+    let by = tenant.cite("clusters");
+    let unblock = format!("add `{}` to `clusters` of {by}", facts.origin_cluster);
+    deny(DenyCode::OriginNotAllowed, message, unblock, vec![by])
+}
+
+pub(super) fn check_class_is_known(bundle: &Bundle, facts: &BorrowFacts<'_>) -> CheckResult<()> {
+    if bundle.classes.contains_key(facts.class) {
+        return Ok(());
+    }
+    let names: Vec<&str> = bundle.classes_by_rank.iter().take(12).map(String::as_str).collect();
+    let message = format!("there is no GPU class `{}`", facts.class);
+    deny(DenyCode::UnknownClass, message, format!("ask for one of: {}", names.join(", ")), Vec::new())
+}
+
+pub(super) fn check_class(facts: &BorrowFacts<'_>, tenant: &Document<Tenant>) -> CheckResult<()> {
+    if tenant.spec.classes.contains(facts.class) {
+        return Ok(());
+    }
+    let message = format!("tenant `{}` may not ask for class `{}`", tenant.name, facts.class);
+    let by = tenant.cite("classes");
+    deny(DenyCode::ClassNotAllowed, message, format!("add `{}` to `classes` of {by}", facts.class), vec![by])
+}
+
+pub(super) fn check_class_is_in_force(bundle: &Bundle, facts: &BorrowFacts<'_>) -> CheckResult<()> {
+    let Some(class) = bundle.classes.get(facts.class) else { return Ok(()) };
+    let Some(when) = &class.spec.when else { return Ok(()) };
+    check_when(bundle, facts, when, || format!("class `{}`", class.name), |field| class.cite(field))
 }
 
 fn check_federation_limits(bundle: &Bundle, facts: &BorrowFacts<'_>) -> CheckResult<()> {
@@ -137,10 +151,7 @@ fn check_donor<'b>(
         let message = format!("`{}` does not borrow from itself", facts.origin_cluster);
         return deny(DenyCode::SameCluster, message, "its own scheduler assigns its GPUs", Vec::new());
     }
-    let Some(donor) = bundle.clusters.get(facts.donor_cluster) else {
-        let message = format!("`{}` has no lending terms", facts.donor_cluster);
-        return deny(DenyCode::UnknownDonor, message, "its institution can add a Cluster document", Vec::new());
-    };
+    let donor = find_donor(bundle, facts)?;
     if !donor.spec.accepting {
         let by = donor.cite("accepting");
         let message = format!("`{}` accepts no new leases now", donor.name);
@@ -173,22 +184,30 @@ fn check_donor<'b>(
     Ok(donor)
 }
 
+pub(super) fn find_donor<'b>(bundle: &'b Bundle, facts: &BorrowFacts<'_>) -> CheckResult<&'b Document<Cluster>> {
+    if let Some(donor) = bundle.clusters.get(facts.donor_cluster) {
+        return Ok(donor);
+    }
+    let message = format!("`{}` has no lending terms", facts.donor_cluster);
+    deny(DenyCode::UnknownDonor, message, "its institution can add a Cluster document", Vec::new())
+}
+
 /// The contact of a donor's institution.
 fn contact_of<'b>(bundle: &'b Bundle, donor: &Document<Cluster>) -> &'b str {
     bundle.institutions.get(&donor.spec.institution).map_or("its institution", |owner| owner.spec.contact.as_str())
 }
 
-/// Denies if no lending term of the donor covers both the class and the tenant.
-fn check_terms_cover(
+/// Denies if no lending term of the donor covers both the class and the tenant of an institution.
+pub(super) fn check_terms_cover(
     bundle: &Bundle,
     facts: &BorrowFacts<'_>,
-    tenant: &Document<Tenant>,
+    institution: &str,
     donor: &Document<Cluster>,
 ) -> CheckResult<()> {
     let mut lent_to_others = None;
     let mut at_other_times: Option<Box<Denial>> = None;
     for (index, term) in donor.spec.lends.iter().enumerate().filter(|(_, term)| term.classes.contains(facts.class)) {
-        if !term.covers(&tenant.name, &tenant.spec.institution) {
+        if !term.covers(facts.tenant, institution) {
             lent_to_others.get_or_insert(index);
             continue;
         }
@@ -209,8 +228,8 @@ fn check_terms_cover(
         Some(index) => {
             let by = donor.cite(&format!("lends[{index}]"));
             let message = format!(
-                "`{}` lends `{}`, but not to tenant `{}` of `{}`",
-                donor.name, facts.class, tenant.name, tenant.spec.institution
+                "`{}` lends `{}`, but not to tenant `{}` of `{institution}`",
+                donor.name, facts.class, facts.tenant
             );
             deny(DenyCode::BorrowerNotServed, message, format!("ask {contact} to add it to `to` of {by}"), vec![by])
         }

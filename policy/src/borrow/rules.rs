@@ -2,11 +2,11 @@
 
 use cel::Context;
 use cel::common::value::Val;
-use comity_types::Delivery;
+use comity_types::{Delivery, LeaseTreatment};
 
 use super::citations::Citations;
 use super::denials::{CheckResult, deny};
-use super::{BorrowFacts, DenyCode};
+use super::{BorrowFacts, Denial, DenyCode};
 use crate::bundle::Bundle;
 use crate::documents::{Agreement, Cluster, Document, GpuClass, Institution, Rule, RuleEffect, Tenant};
 use crate::expression::{QuantityValue, RecordValue, context, number, text};
@@ -101,6 +101,10 @@ impl Bundle {
         self.rules_that(|effect| effect == RuleEffect::Warn).next().is_some()
     }
 
+    fn denying_rules(&self) -> impl Iterator<Item = &Document<Rule>> {
+        self.rules_that(|effect| matches!(effect, RuleEffect::Deny | RuleEffect::Require))
+    }
+
     fn rules_that(&self, matches: impl Fn(RuleEffect) -> bool) -> impl Iterator<Item = &Document<Rule>> {
         self.rules.values().filter(move |rule| matches(rule.spec.effect))
     }
@@ -113,7 +117,7 @@ pub(super) fn check_rules<'b>(
     (tenant, donor, agreement): (&'b Document<Tenant>, &'b Document<Cluster>, Option<&'b Document<Agreement>>),
     citations: &mut Citations,
 ) -> CheckResult<()> {
-    let mut rules = bundle.rules_that(|effect| matches!(effect, RuleEffect::Deny | RuleEffect::Require)).peekable();
+    let mut rules = bundle.denying_rules().peekable();
     if rules.peek().is_none() {
         return Ok(());
     }
@@ -126,6 +130,28 @@ pub(super) fn check_rules<'b>(
         }
     }
     Ok(())
+}
+
+/// The tightest treatment that a rule demands which denies a lease in force, and its denial.
+pub(super) fn find_rule_withdrawal<'b>(
+    bundle: &'b Bundle,
+    facts: &BorrowFacts<'_>,
+    (tenant, donor, agreement): (&'b Document<Tenant>, &'b Document<Cluster>, Option<&'b Document<Agreement>>),
+) -> Option<(LeaseTreatment, Denial)> {
+    let mut rules = bundle.denying_rules().filter(|rule| rule.spec.on_withdrawal > LeaseTreatment::Finish).peekable();
+    rules.peek()?;
+    let rule_facts = RuleFacts::of(bundle, facts, (tenant, donor, agreement));
+    let context = rule_facts.context();
+    let mut tightest: Option<(LeaseTreatment, Denial)> = None;
+    for rule in rules {
+        let treatment = rule.spec.on_withdrawal;
+        if tightest.as_ref().is_none_or(|(found, _)| treatment > *found)
+            && let Err(denial) = check_rule(rule, &context)
+        {
+            tightest = Some((treatment, *denial));
+        }
+    }
+    tightest
 }
 
 fn check_rule(rule: &Document<Rule>, context: &Context<'_, '_>) -> CheckResult<()> {

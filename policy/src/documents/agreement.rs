@@ -2,9 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::LeaseTreatment;
 use serde::Serialize;
 
 use super::Spec;
+use super::on_withdrawal::read_on_withdrawal;
 use crate::amounts;
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
@@ -25,6 +27,8 @@ pub struct Agreement {
     pub from_ms: Option<u64>,
     /// `until`: its last moment, in milliseconds since 1970.
     pub until_ms: Option<u64>,
+    /// `onWithdrawal`: what becomes of leases under it once it no longer covers them; drain by default.
+    pub on_withdrawal: LeaseTreatment,
     /// `purpose`: free text; may be empty.
     pub purpose: String,
 }
@@ -84,6 +88,7 @@ impl Spec for Agreement {
                 "swap `from` and `until`, or correct one of them",
             );
         }
+        let on_withdrawal = read_on_withdrawal(Self::KIND, fields, reader);
         let purpose = fields.optional("purpose", reader).and_then(|(path, node)| reader.text(&path, node));
         Some(Self {
             sides: sides?,
@@ -91,6 +96,7 @@ impl Spec for Agreement {
             max_gpus_milli: max,
             from_ms: from,
             until_ms: until,
+            on_withdrawal,
             purpose: purpose.unwrap_or_default(),
         })
     }

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::Delivery;
+use comity_types::{Delivery, LeaseTreatment};
 use serde::Serialize;
 
+use super::on_withdrawal::read_on_withdrawal;
 use super::parties::Parties;
 use super::{ReclaimLimit, Spec, When};
 use crate::kind::Kind;
@@ -33,6 +34,9 @@ pub struct Cluster {
     pub local_reserve_gpus_milli: u64,
     /// `reclaimGrace`: notice before a reclaimed lease ends, in milliseconds.
     pub reclaim_grace_ms: Option<u64>,
+    /// `onWithdrawal`: what becomes of its leases that its terms no longer cover, or that exceed `maxLentGpus`; drain by
+    /// default.
+    pub on_withdrawal: LeaseTreatment,
     /// `maxReclaims`: most of its leases reclaimed for local need or a preemption; `None` for the federation's default.
     pub max_reclaims: Option<ReclaimLimit>,
     /// `maxLeaseDuration`: the longest lease it grants, in milliseconds.
@@ -109,6 +113,7 @@ impl Spec for Cluster {
         let reserve =
             fields.optional("localReserveGpus", reader).and_then(|(path, node)| reader.gpus_milli(&path, node));
         let grace = fields.optional("reclaimGrace", reader).and_then(|(path, node)| reader.duration_ms(&path, node));
+        let on_withdrawal = read_on_withdrawal(Self::KIND, fields, reader);
         let reclaims =
             fields.optional("maxReclaims", reader).and_then(|(path, node)| ReclaimLimit::read(&path, node, reader));
         let longest = fields
@@ -128,6 +133,7 @@ impl Spec for Cluster {
             max_lent_gpus_milli: max_lent,
             local_reserve_gpus_milli: reserve.unwrap_or(0),
             reclaim_grace_ms: grace,
+            on_withdrawal,
             max_reclaims: reclaims,
             max_lease_duration_ms: longest,
             delivery: delivery.unwrap_or_else(|| BTreeSet::from([Delivery::Namespace])),

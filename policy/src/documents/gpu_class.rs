@@ -1,7 +1,9 @@
 //! GpuClass: a named tier of GPUs.
 
+use comity_types::LeaseTreatment;
 use serde::Serialize;
 
+use super::on_withdrawal::read_on_withdrawal;
 use super::read_expression::read_expression;
 use super::{Spec, When};
 use crate::expression::{Selector, parse_selector};
@@ -20,6 +22,8 @@ pub struct GpuClass {
     pub rank: u32,
     /// `priceCredits`: price in milli-credits per GPU-hour.
     pub price_credits_milli_per_gpu_hour: u64,
+    /// `onWithdrawal`: what becomes of its leases once the class is removed; drain by default.
+    pub on_withdrawal: LeaseTreatment,
     /// `during` or `outside`: when it may be leased; `None` for always.
     pub when: Option<When>,
 }
@@ -34,12 +38,14 @@ impl Spec for GpuClass {
         });
         let rank = fields.required("rank", reader).and_then(|(path, node)| reader.number(&path, node, 0, 1_000_000));
         let price = fields.optional("priceCredits", reader).and_then(|(path, node)| reader.credits_milli(&path, node));
+        let on_withdrawal = read_on_withdrawal(Self::KIND, fields, reader);
         let when = When::read(fields, reader);
         Some(Self {
             description: description.unwrap_or_default(),
             selector: selector?,
             rank: u32::try_from(rank?).ok()?,
             price_credits_milli_per_gpu_hour: price.unwrap_or(0),
+            on_withdrawal,
             when,
         })
     }

@@ -1,8 +1,10 @@
 //! Rule: a condition that denies, requires, warns or prefers, with a message for people.
 
+use comity_types::LeaseTreatment;
 use serde::Serialize;
 
 use super::Spec;
+use super::on_withdrawal::{ON_WITHDRAWAL, default_treatment, read_treatment};
 use super::read_expression::read_expression;
 use crate::expression::{RuleCondition, parse_condition, parse_preference};
 use crate::kind::Kind;
@@ -18,6 +20,8 @@ pub struct Rule {
     pub effect: RuleEffect,
     /// The condition: CEL over `request`, `tenant`, `institution`, `donor`, `class` and, except in `prefer`, `lease`.
     pub condition: RuleCondition,
+    /// `onWithdrawal`: what becomes of leases in force that it denies; finish by default, and for `warn` and `prefer`.
+    pub on_withdrawal: LeaseTreatment,
     /// `message`: why, for people.
     pub message: String,
 }
@@ -63,6 +67,8 @@ impl Spec for Rule {
             Some(weight) => weight.and_then(|weight| u32::try_from(weight).ok()),
             None => Some(1),
         };
+        let withdrawal_field = fields.optional(ON_WITHDRAWAL, reader);
+        let on_withdrawal = withdrawal_field.as_ref().and_then(|(path, node)| read_treatment(path, node, reader));
         let mut given = Vec::new();
         for effect in [RuleEffect::Deny, RuleEffect::Require, RuleEffect::Warn, RuleEffect::Prefer { weight: 1 }] {
             given.extend(fields.optional(effect.field(), reader).map(|field| (effect, field)));
@@ -90,6 +96,16 @@ impl Spec for Rule {
             let text = format!("{} has `{path}`, but prefers nothing", reader.label);
             reader.problems.at(node.place, ProblemCode::Contradiction, text, "remove it, or write `prefer:`");
         }
+        let denies = given.iter().any(|(effect, _)| matches!(effect, RuleEffect::Deny | RuleEffect::Require));
+        if let Some((path, node)) = withdrawal_field.filter(|_| !denies && !given.is_empty()) {
+            let text = format!("{} has `{path}`, but denies nothing", reader.label);
+            reader.problems.at(
+                node.place,
+                ProblemCode::Contradiction,
+                text,
+                "remove it, or write `deny:` or `require:`",
+            );
+        }
         let read = |(effect, (path, node)): (RuleEffect, (String, _))| {
             let parse = if matches!(effect, RuleEffect::Prefer { .. }) { parse_preference } else { parse_condition };
             read_expression(reader, &path, node, parse).map(|condition| (effect, condition))
@@ -100,6 +116,7 @@ impl Spec for Rule {
             RuleEffect::Prefer { .. } => RuleEffect::Prefer { weight: preferred? },
             other => other,
         };
-        Some(Self { effect, condition, message: message? })
+        let on_withdrawal = on_withdrawal.unwrap_or(default_treatment(Self::KIND));
+        Some(Self { effect, condition, on_withdrawal, message: message? })
     }
 }

@@ -2,10 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use comity_types::LeaseTreatment;
 use serde::{Deserialize, Serialize};
 
 use super::Spec;
 use super::institution::DEFAULT_WEIGHT;
+use super::on_withdrawal::read_on_withdrawal;
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields, Target};
@@ -27,6 +29,8 @@ pub struct Tenant {
     pub classes: BTreeSet<String>,
     /// `clusters`: the origins of its requests.
     pub clusters: BTreeSet<String>,
+    /// `onWithdrawal`: what becomes of its leases whose class or origin it no longer names; drain by default.
+    pub on_withdrawal: LeaseTreatment,
 }
 
 /// The role of a member in a tenant. Each role includes the ones before it.
@@ -80,6 +84,7 @@ impl Spec for Tenant {
         let clusters = fields.required("clusters", reader).map(|(path, node)| {
             reader.set(&path, node, |reader, path, node| reader.reference(path, node, Target::EnrolledCluster))
         });
+        let on_withdrawal = read_on_withdrawal(Self::KIND, fields, reader);
         Some(Self {
             institution: institution?,
             display_name: display_name.unwrap_or_default(),
@@ -87,6 +92,7 @@ impl Spec for Tenant {
             weight: weight.unwrap_or(DEFAULT_WEIGHT),
             classes: classes?,
             clusters: clusters?,
+            on_withdrawal,
         })
     }
 }

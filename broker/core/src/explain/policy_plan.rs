@@ -17,7 +17,7 @@ use comity_policy::{Bundle, BundleChanges};
 pub use borrowing_effects::BorrowingEffect;
 pub use capacity_effects::CapacityEffect;
 pub use institution_effects::InstitutionEffect;
-pub use lease_effects::{LeaseEffect, LeaseFate};
+pub use lease_effects::LeaseEffect;
 pub use next_in_queue::NextInQueue;
 pub use request_effects::{Prospect, RequestEffect};
 

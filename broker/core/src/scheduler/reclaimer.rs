@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_types::{ClusterId, LeaseId, LeaseState};
 
-use crate::feasibility::reclaim_checks::failed::failures;
+use crate::feasibility::reclaim_checks::failed::{failures, may_reclaim_urgently};
 use crate::feasibility::reclaim_checks::limit;
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
 use crate::feasibility::reclaim_checks::reclaim_budget::{ReachedLimit, ReclaimBudget};
-use crate::feasibility::reclaim_checks::terms::withdrawal_code;
+use crate::feasibility::reclaim_checks::terms::{withdrawal_of, withdrawn};
 use crate::model::lease::Lease;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
@@ -50,8 +50,8 @@ struct DonorFingerprint {
 }
 
 impl Reclaimer {
-    /// The leases to reclaim at `now`, which must not be before log time. A failure reclaims leases at once, another
-    /// need only after 5 seconds without a break.
+    /// The leases to reclaim at `now`, which must not be before log time. A failure, and a policy that stops leases, reclaim
+    /// them at once, another need only after 5 seconds without a break.
     pub fn due_reclaims(&mut self, state: &State, now: Timestamp) -> Vec<ProposedReclaim> {
         let hash = state.policy.as_ref().map_or("", |record| record.bundle.hash.as_str());
         if self.policy != hash {
@@ -80,12 +80,14 @@ impl Reclaimer {
             if same {
                 continue;
             }
-            let (failed, found): (Vec<_>, Vec<_>) =
-                reclaims_at(state, donor, now).into_iter().partition(|reclaim| reclaim.reason.is_failure());
-            // Waiting does not help a failed lease, and a lease spared in time has lost nothing.
-            all.extend(failed);
+            let is_urgent = |reclaim: &ProposedReclaim| reclaim.reason.is_failure() || reclaim.reason.is_stop();
+            let (urgent, found): (Vec<_>, Vec<_>) = reclaims_at(state, donor, now).into_iter().partition(is_urgent);
+            // One command may not take all that is urgent: the rest follows with the next.
+            let at = if urgent.is_empty() { now } else { Timestamp::default() };
             let needs_since = (!found.is_empty()).then(|| before.and_then(|check| check.needs_since).unwrap_or(now));
-            self.checks.insert(donor.clone(), DonorCheck { fingerprint, at: now, needs_since });
+            self.checks.insert(donor.clone(), DonorCheck { fingerprint, at, needs_since });
+            // Waiting does not help a failed lease, and a lease spared in time has lost nothing.
+            all.extend(urgent);
             if needs_since.is_some_and(|since| now.since(since) >= NEED_MUST_LAST) {
                 all.extend(found);
             }
@@ -136,23 +138,25 @@ struct DonorReclaims {
 }
 
 fn reclaims_for_donor(state: &State, donor: &ClusterId, now: Timestamp) -> DonorReclaims {
-    let lent = state.leases_of(donor).filter(|(_, lease)| {
-        lease.placement.donor == *donor && matches!(lease.state, LeaseState::Active | LeaseState::Suspect)
-    });
+    let lent: Vec<(LeaseId, &Lease)> =
+        state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor).collect();
     let mut gone = freed_for_local_work(state, donor);
     let (mut reclaims, mut rest) = (Vec::new(), Vec::new());
     for (id, reason) in failures(state, donor) {
         reclaims.push(ProposedReclaim { lease: id, reason });
         gone.insert(id);
     }
-    let healthy: Vec<(LeaseId, &Lease)> = lent.filter(|(id, _)| !gone.contains(id)).collect();
-    for (id, lease) in healthy {
-        if let Some(code) = withdrawal_code(state, lease, now) {
-            reclaims
-                .push(ProposedReclaim { lease: id, reason: ReclaimReason::PolicyChanged { code: code.to_owned() } });
-            gone.insert(id);
-        } else {
-            rest.push(Victim::of(state, id, lease));
+    let failed: BTreeSet<LeaseId> = reclaims.iter().map(|reclaim| reclaim.lease).collect();
+    for (id, lease) in lent.into_iter().filter(|(id, _)| !failed.contains(id)) {
+        let reason = withdrawal_of(state, lease, now).map(|found| withdrawn(&found));
+        let is_free = !gone.contains(&id) && matches!(lease.state, LeaseState::Active | LeaseState::Suspect);
+        match reason {
+            Some(reason) if is_free || (reason.is_stop() && may_reclaim_urgently(lease, &reason)) => {
+                reclaims.push(ProposedReclaim { lease: id, reason });
+                gone.insert(id);
+            }
+            _ if is_free => rest.push(Victim::of(state, id, lease)),
+            _ => {}
         }
     }
     // Without leases to reclaim, scanning all devices for a need is pointless.
@@ -169,9 +173,10 @@ fn reclaims_for_donor(state: &State, donor: &ClusterId, now: Timestamp) -> Donor
         limit = limit_of_relief(&candidates, &gone, &budget, &|gone| need.shortage_milli(gone));
     }
     rest.retain(|victim| !gone.contains(&victim.id));
-    for id in cheapest_relief(rest, &mut gone, &|gone| limit::excess_milli(state, donor, gone)) {
-        let reason = ReclaimReason::PolicyChanged { code: limit::CODE.to_owned() };
-        reclaims.push(ProposedReclaim { lease: id, reason });
+    if let Some(reason) = limit::reason(state, donor) {
+        for id in cheapest_relief(rest, &mut gone, &|gone| limit::excess_milli(state, donor, gone)) {
+            reclaims.push(ProposedReclaim { lease: id, reason: reason.clone() });
+        }
     }
     DonorReclaims { proposed: reclaims, limit }
 }

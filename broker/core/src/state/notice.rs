@@ -17,7 +17,7 @@ pub(crate) fn schedule_notice(bundle: &Bundle, donor: &ClusterId) -> Millis {
 }
 
 /// The notice that a lease gets when reclaimed for `reason`: the donor's notice period, and for a preemption or a
-/// migration at least the period that the request asks for.
+/// migration at least the period that the request asks for; none if policy stops it.
 pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
     let bundle = state.policy.as_ref().map(|record| &record.bundle);
     let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));
@@ -26,6 +26,7 @@ pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Mi
         ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } => {
             Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0)))
         }
+        reason if reason.is_stop() => Millis(0),
         ReclaimReason::LocalNeed
         | ReclaimReason::PolicyChanged { .. }
         | ReclaimReason::DeviceFailed { .. }

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, InstitutionId, Side, TenantId};
+use comity_types::{ClusterId, InstitutionId, LeaseTreatment, Side, TenantId};
 
 use crate::model::actor::Actor;
 use crate::model::broker_record::BrokerRole;
 use crate::model::lease::Lease;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::revocation::{Exclusion, LeaseTreatment};
+use crate::model::revocation::Exclusion;
 use crate::state::State;
 
 impl State {

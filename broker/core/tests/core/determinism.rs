@@ -14,10 +14,9 @@ use comity_core::log::LOG_FORMAT;
 use comity_core::member_certificate::{CertificateHolder, MemberCertificate};
 use comity_core::network::ClusterNetwork;
 use comity_core::reply::Idempotency;
-use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command, LogEnvelope, Millis, State, Timestamp, scheduler, snapshot};
 use comity_types::{
-    ClusterId, Delivery, EndReason, InstitutionId, LeaseId, PeeringId, RequestId, Side, namespace_name,
+    ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseTreatment, PeeringId, RequestId, Side, namespace_name,
 };
 use proptest::prelude::*;
 

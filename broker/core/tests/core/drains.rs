@@ -3,9 +3,9 @@
 use comity_core::command::{CancelRequest, CheckpointLease, LeaseOutcome};
 use comity_core::demand::Share;
 use comity_core::feasibility::spared;
-use comity_core::revocation::LeaseTreatment::{Drain, Finish, Stop};
 use comity_core::scheduler::Planner;
 use comity_core::{Command, Timestamp};
+use comity_types::LeaseTreatment::{Drain, Finish, Stop};
 use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
 
 use super::federation::{Federation, spec};

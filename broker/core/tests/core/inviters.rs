@@ -6,8 +6,8 @@ use comity_core::command::{AdmitBroker, ApplyPolicy, Expire, InviteCluster, Join
 use comity_core::idempotency::joining_broker;
 use comity_core::log::LOG_FORMAT;
 use comity_core::refusal::Code;
-use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command, Idempotency, LogEnvelope, Millis, Refusal, Reply, ReplyBody, Timestamp};
+use comity_types::LeaseTreatment;
 
 use super::federation::{Federation, cluster, terms};
 use super::invitations::{assign, hash, invite_broker, invite_user, join_broker, join_user, revoke};

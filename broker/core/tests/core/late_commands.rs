@@ -7,8 +7,8 @@ use comity_core::command::{ApplyPolicy, Expire, InviteCluster, JoinCluster, Subm
 use comity_core::demand::Share;
 use comity_core::invite::Invite;
 use comity_core::refusal::Code;
-use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command, InviteSubject, Millis, Records, Refusal, ReplyBody, State, Timestamp};
+use comity_types::LeaseTreatment;
 
 use super::federation::{Federation, cluster, spec, terms};
 use super::invitations::{assign, hash, invite_broker, invite_user, join_broker, join_user};

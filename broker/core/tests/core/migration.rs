@@ -10,10 +10,9 @@ use comity_core::feasibility::spared;
 use comity_core::inventory::Sharing;
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
-use comity_core::revocation::LeaseTreatment;
 use comity_core::scheduler::Planner;
 use comity_core::{Command, Millis, ReplyBody};
-use comity_types::{EndReason, LeaseId, LeaseState, NodeId, PriorityName, RequestId, RequestState};
+use comity_types::{EndReason, LeaseId, LeaseState, LeaseTreatment, NodeId, PriorityName, RequestId, RequestState};
 use proptest::prelude::*;
 
 use super::federation::{Federation, cluster, device, offer, spec};

@@ -2,10 +2,9 @@
 
 use comity_core::command::ApplyPolicy;
 use comity_core::feasibility::spared;
-use comity_core::revocation::LeaseTreatment;
 use comity_core::{Command, Timestamp, explain};
 use comity_policy::{BundleSource, SourceFile};
-use comity_types::{EndReason, LeaseId, LeaseState};
+use comity_types::{EndReason, LeaseId, LeaseState, LeaseTreatment};
 
 use super::federation::{Federation, RIVALS, terms};
 use super::revocations::{lent, suspend};

@@ -3,12 +3,11 @@
 use comity_core::command::{ApplyPolicy, RenewLease};
 use comity_core::demand::Share;
 use comity_core::explain::{
-    BorrowingEffect, CapacityEffect, InstitutionEffect, LeaseFate, NextInQueue, PolicyPlan, Prospect, RequestEffect,
-    policy_plan,
+    BorrowingEffect, CapacityEffect, InstitutionEffect, NextInQueue, PolicyPlan, Prospect, RequestEffect, policy_plan,
 };
 use comity_core::{Actor, Command, Millis, Refusal, State};
 use comity_policy::{BundleSource, Difference, SourceFile};
-use comity_types::{LeaseId, PriorityName, RequestId, TenantId};
+use comity_types::{LeaseId, LeaseTreatment, PriorityName, RequestId, TenantId};
 
 use super::federation::{Federation, RIVALS, cluster, spec, terms};
 use super::policy_changes::{ADMIN, unforced};
@@ -70,7 +69,10 @@ fn a_withdrawn_class_ends_leases_and_keeps_requests_from_every_donor() {
 
     let held = &federation.state.leases[&lease];
     let [effect] = &found.leases.named[..] else { panic!("{:?}", found.leases) };
-    assert_eq!((effect.lease, effect.fate, effect.code.as_str()), (lease, LeaseFate::Ends, "class-not-lent"));
+    assert_eq!(
+        (effect.lease, effect.treatment, effect.code.as_str()),
+        (lease, LeaseTreatment::Drain, "class-not-lent")
+    );
     assert_eq!((effect.gpu_milli, &effect.donor), (held.placement.milli(), &held.placement.donor));
     assert_eq!(effect.reason, "`north` does not lend class `big`");
     let grace = federation.state.policy.as_ref().unwrap().bundle.reclaim_grace_ms("north");
@@ -144,7 +146,10 @@ fn a_lowered_quota_keeps_leases_from_being_renewed() {
     let lowered = || quota(&format!("maxConcurrentGpus: {}", gpus - 1));
     let found = plan(&federation, lowered());
     let [effect] = &found.leases.named[..] else { panic!("{:?}", found.leases) };
-    assert_eq!((effect.lease, effect.fate, effect.code.as_str()), (lease, LeaseFate::NotRenewed, "request-too-large"));
+    assert_eq!(
+        (effect.lease, effect.treatment, effect.code.as_str()),
+        (lease, LeaseTreatment::Finish, "request-too-large")
+    );
     assert!(effect.reason.contains("quota"), "{}", effect.reason);
     assert_eq!(Some(effect.until), federation.state.leases[&lease].expires_at);
     assert_eq!(

@@ -13,7 +13,9 @@ use comity_core::reclaim::ReclaimReason;
 use comity_core::refusal::Code;
 use comity_core::scheduler::{self, Planner, reclaims_at};
 use comity_core::{Command, Millis, ReplyBody};
-use comity_types::{EndReason, LeaseId, LeaseState, PriorityName, RequestId, RequestState, TenantId, namespace_name};
+use comity_types::{
+    EndReason, LeaseId, LeaseState, LeaseTreatment, PriorityName, RequestId, RequestState, TenantId, namespace_name,
+};
 
 use super::boxes::obstacle;
 use super::federation::{Federation, RIVALS, cluster, device, node, offer, spec};
@@ -285,13 +287,13 @@ fn a_reserve_and_withdrawn_terms_reclaim_no_more_than_needed() {
     assert_eq!(federation.needs("north"), [ProposedReclaim { lease: third, reason: ReclaimReason::LocalNeed }]);
     // At most seven may be lent: the smallest sufficient lease is reclaimed.
     federation.with_terms_of_north(&terms(", maxLentGpus: 7"));
-    let over = ReclaimReason::PolicyChanged { code: "donor-exhausted".into() };
+    let over = ReclaimReason::PolicyChanged { code: "donor-exhausted".into(), treatment: LeaseTreatment::Drain };
     assert_eq!(federation.needs("north"), [ProposedReclaim { lease: second, reason: over }]);
     // "accepting: false" affects only new leases; without terms all leases are reclaimed.
     federation.with_terms_of_north(&terms(", accepting: false"));
     assert!(federation.needs("north").is_empty());
     federation.with_terms_of_north("");
-    let gone = ReclaimReason::PolicyChanged { code: "unknown-donor".into() };
+    let gone = ReclaimReason::PolicyChanged { code: "unknown-donor".into(), treatment: LeaseTreatment::Drain };
     let all = [first, second, third].map(|lease| ProposedReclaim { lease, reason: gone.clone() });
     assert_eq!(federation.needs("north"), all);
     let reclaims = federation.needs("north");

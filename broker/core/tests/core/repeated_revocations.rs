@@ -2,9 +2,8 @@
 
 use comity_core::command::{EvictCluster, LeaseOutcome, MarkClusters, ReclaimLeases, SuspendInstitution};
 use comity_core::refusal::Code;
-use comity_core::revocation::LeaseTreatment;
 use comity_core::{Actor, Command};
-use comity_types::{EndReason, InstitutionId, LeaseId, LeaseState};
+use comity_types::{EndReason, InstitutionId, LeaseId, LeaseState, LeaseTreatment};
 
 use super::federation::{Federation, cluster};
 use super::revocations::{ADMIN, effects, evict, lent, refusal_of, replace, resume, suspend};

@@ -3,8 +3,7 @@
 use comity_core::Command;
 use comity_core::command::{LeaseOutcome, MarkClusters, PeeringOutcome};
 use comity_core::demand::Share;
-use comity_core::revocation::LeaseTreatment;
-use comity_types::{EndReason, LeaseState, PeeringState, RequestState};
+use comity_types::{EndReason, LeaseState, LeaseTreatment, PeeringState, RequestState};
 
 use super::federation::{Federation, cluster, spec};
 use super::revocations::{evict, lent, replace};

@@ -8,9 +8,11 @@ use comity_core::demand::Share;
 use comity_core::log::LOG_FORMAT;
 use comity_core::member_certificate::{CertificateHolder, MemberCertificate, RootUse};
 use comity_core::refusal::Code;
-use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
+use comity_core::revocation::{RevocationEffects, UserRevocationEffects};
 use comity_core::{Actor, Command, LogEnvelope, Millis, Refusal, Reply, ReplyBody, Timestamp, scheduler};
-use comity_types::{EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState};
+use comity_types::{
+    EndReason, InstitutionId, LeaseId, LeaseState, LeaseTreatment, PeeringId, PeeringState, RequestId, RequestState,
+};
 
 use super::federation::{Federation, cluster, spec};
 use super::invitations::{hash, invite_user, join_user};

@@ -8,7 +8,7 @@ use comity_core::refusal::Code;
 use comity_core::scheduler::Planner;
 use comity_core::{Command, Millis, ReplyBody};
 use comity_policy::{Bundle, BundleSource, SourceFile};
-use comity_types::{LeaseState, RequestState};
+use comity_types::{LeaseState, LeaseTreatment, RequestState};
 
 use super::federation::{Federation, spec, terms};
 use super::reclaim::{GRACE, MINUTE, yielding};
@@ -101,7 +101,8 @@ fn a_preemptible_lease_has_its_notice_before_the_night_ends() {
 
     federation.expire_at(morning - GRACE - 2 * MINUTE);
     let proposed = federation.needs("north");
-    let reason = ReclaimReason::PolicyChanged { code: "schedule-ends-too-soon".to_owned() };
+    let reason =
+        ReclaimReason::PolicyChanged { code: "schedule-ends-too-soon".to_owned(), treatment: LeaseTreatment::Drain };
     assert_eq!(proposed.iter().map(|it| (it.lease, it.reason.clone())).collect::<Vec<_>>(), [(lease, reason)]);
     assert_eq!(federation.reclaim(proposed), [lease]);
     assert_eq!(federation.state.leases[&lease].state, LeaseState::Reclaiming);

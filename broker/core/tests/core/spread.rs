@@ -9,9 +9,8 @@ use comity_core::inventory::Sharing;
 use comity_core::limits::{MAX_LEASES_PER_COMMAND, MAX_PARTS, MAX_PLACEMENTS_PER_COMMAND};
 use comity_core::proposal::{PlacementKind, ProposedPlacement};
 use comity_core::refusal::Code;
-use comity_core::revocation::LeaseTreatment;
 use comity_core::{Command, Millis, ReplyBody, scheduler};
-use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState};
+use comity_types::{EndReason, LeaseId, LeaseState, LeaseTreatment, RequestId, RequestState};
 use proptest::prelude::*;
 
 use super::federation::{Federation, RIVALS, cluster, device, offer, spec};

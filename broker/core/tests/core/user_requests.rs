@@ -4,11 +4,11 @@ use comity_core::command::{ApplyPolicy, CheckpointLease, Expire, LeaseOutcome, R
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
-use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
+use comity_core::revocation::{RevocationEffects, UserRevocationEffects};
 use comity_core::scheduler::Planner;
 use comity_core::{Actor, Command, ReplyBody, explain};
 use comity_policy::SourceFile;
-use comity_types::{EndReason, LeaseId, LeaseState, RequestState};
+use comity_types::{EndReason, LeaseId, LeaseState, LeaseTreatment, RequestState};
 
 use super::federation::{Federation, RIVALS, spec, terms};
 use super::reclaim::{MINUTE, at, urgent, yielding};

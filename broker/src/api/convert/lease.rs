@@ -50,7 +50,9 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
 fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
     let (reason, policy_code, by_request) = match &reclaim.reason {
         ReclaimReason::LocalNeed => (v1::ReclaimReason::LocalNeed, String::new(), String::new()),
-        ReclaimReason::PolicyChanged { code } => (v1::ReclaimReason::PolicyChanged, code.clone(), String::new()),
+        ReclaimReason::PolicyChanged { code, treatment: _ } => {
+            (v1::ReclaimReason::PolicyChanged, code.clone(), String::new())
+        }
         ReclaimReason::Preempted { by } => (v1::ReclaimReason::Preempted, String::new(), by.to_string()),
         ReclaimReason::Migration { by } => (v1::ReclaimReason::Migration, String::new(), by.to_string()),
         ReclaimReason::DeviceFailed { .. } => (v1::ReclaimReason::DeviceFailed, String::new(), String::new()),

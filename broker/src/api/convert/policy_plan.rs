@@ -1,12 +1,11 @@
 //! Converts the plans of policy bundles.
 
 use comity_core::explain::{
-    BorrowingEffect, CapacityEffect, InstitutionEffect, LeaseEffect, LeaseFate, NextInQueue, PolicyPlan, Prospect,
-    RequestEffect,
+    BorrowingEffect, CapacityEffect, InstitutionEffect, LeaseEffect, NextInQueue, PolicyPlan, Prospect, RequestEffect,
 };
 use comity_policy::{Difference, DocumentChange, FieldChange};
 use comity_proto::v1;
-use comity_types::ClusterId;
+use comity_types::{ClusterId, LeaseTreatment};
 
 use crate::api::convert::count;
 
@@ -59,16 +58,17 @@ fn document(change: DocumentChange) -> v1::PolicyDocumentChange {
 }
 
 fn lease(effect: LeaseEffect) -> v1::PolicyLeaseEffect {
-    let fate = match effect.fate {
-        LeaseFate::Ends => v1::PolicyLeaseFate::Ends,
-        LeaseFate::NotRenewed => v1::PolicyLeaseFate::NotRenewed,
+    let treatment = match effect.treatment {
+        LeaseTreatment::Finish => v1::LeaseTreatment::Finish,
+        LeaseTreatment::Drain => v1::LeaseTreatment::Drain,
+        LeaseTreatment::Stop => v1::LeaseTreatment::Stop,
     };
     v1::PolicyLeaseEffect {
         lease: effect.lease.to_string(),
         tenant: effect.tenant.to_string(),
         donor: effect.donor.to_string(),
         gpus_milli: effect.gpu_milli,
-        fate: fate.into(),
+        treatment: treatment.into(),
         code: effect.code,
         reason: effect.reason,
         until_ms: effect.until.0,

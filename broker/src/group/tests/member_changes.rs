@@ -2,7 +2,7 @@
 
 use comity_core::command::RevokeUser;
 use comity_core::refusal::Code;
-use comity_core::revocation::LeaseTreatment;
+use comity_types::LeaseTreatment;
 
 use super::*;
 

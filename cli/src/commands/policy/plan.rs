@@ -20,7 +20,7 @@ const PLAN_EXAMPLES: &str = "\
 Examples:
   comity policy plan policy/
   comity policy plan policy/ -o markdown > plan.md        a comment for a merge request
-  comity policy plan policy/ -o json | jq '.plan.leases[] | {lease, fate, untilMs}'
+  comity policy plan policy/ -o json | jq '.plan.leases[] | {lease, treatment, untilMs}'
   comity policy plan policy/ --detailed-exitcode          in a pipeline
 
 Compares the directory with the bundle in force: the documents that are added,

@@ -85,21 +85,25 @@ impl PolicyPlan {
 
     fn leases_sheet(&self) -> Sheet {
         let row = |effect: &LeaseEffect| {
-            let fate = match effect.fate {
-                "not-renewed" => "not renewed",
-                fate => fate,
-            };
             let why = effect.reason.as_ref().unwrap_or(&effect.code).clone();
             let until = format_time(effect.until_ms).unwrap_or_default();
             let gpus = format_milli(effect.gpus_milli);
-            vec![effect.lease.clone(), effect.tenant.clone(), effect.donor.clone(), gpus, fate.to_owned(), until, why]
+            vec![
+                effect.lease.clone(),
+                effect.tenant.clone(),
+                effect.donor.clone(),
+                gpus,
+                effect.treatment.to_owned(),
+                until,
+                why,
+            ]
         };
         let heads = [
             Column::text("lease"),
             Column::text("tenant"),
             Column::text("donor"),
             Column::number("gpus"),
-            Column::text("fate"),
+            Column::text("treatment"),
             Column::text("until at most"),
             Column::prose("reason"),
         ];
@@ -268,12 +272,12 @@ mod tests {
             more_fields: 2,
             ..change(v1::PolicyDifference::Changed, "Cluster", "ncc-main")
         };
-        let lease = |id: &str, fate: v1::PolicyLeaseFate, reason: &str| v1::PolicyLeaseEffect {
+        let lease = |id: &str, treatment: v1::LeaseTreatment, reason: &str| v1::PolicyLeaseEffect {
             lease: id.to_owned(),
             tenant: "poly-ml".to_owned(),
             donor: "ncc-main".to_owned(),
             gpus_milli: 2_500,
-            fate: fate.into(),
+            treatment: treatment.into(),
             code: "class-not-lent".to_owned(),
             reason: reason.to_owned(),
             until_ms: 1_795_420_800_000,
@@ -309,8 +313,8 @@ mod tests {
                 documents_removed: 2,
                 time_zones: vec!["Europe/Zurich".to_owned()],
                 leases: vec![
-                    lease("lease-7", v1::PolicyLeaseFate::Ends, not_lent),
-                    lease("lease-8", v1::PolicyLeaseFate::NotRenewed, ""),
+                    lease("lease-7", v1::LeaseTreatment::Drain, not_lent),
+                    lease("lease-8", v1::LeaseTreatment::Finish, ""),
                 ],
                 lease_count: 3,
                 leases_unexamined: 1,

@@ -116,8 +116,8 @@ pub struct LeaseEffect {
     pub donor: String,
     /// Thousandths of GPUs that it holds.
     pub gpus_milli: u64,
-    /// `ends` or `not-renewed`.
-    pub fate: &'static str,
+    /// `finish` (it runs to the end of its term and is not renewed), `drain` (it is reclaimed with notice) or `stop`.
+    pub treatment: &'static str,
     /// Code of the denial, or name of another reason.
     pub code: String,
     /// The reason in words.
@@ -266,17 +266,18 @@ impl From<v1::PolicyDocumentChange> for DocumentChange {
 
 impl From<v1::PolicyLeaseEffect> for LeaseEffect {
     fn from(effect: v1::PolicyLeaseEffect) -> Self {
-        let fate = match effect.fate() {
-            v1::PolicyLeaseFate::Ends => "ends",
-            v1::PolicyLeaseFate::NotRenewed => "not-renewed",
-            v1::PolicyLeaseFate::Unspecified => UNKNOWN,
+        let treatment = match effect.treatment() {
+            v1::LeaseTreatment::Finish => "finish",
+            v1::LeaseTreatment::Drain => "drain",
+            v1::LeaseTreatment::Stop => "stop",
+            v1::LeaseTreatment::Unspecified => UNKNOWN,
         };
         Self {
             lease: effect.lease,
             tenant: effect.tenant,
             donor: effect.donor,
             gpus_milli: effect.gpus_milli,
-            fate,
+            treatment,
             code: effect.code,
             reason: non_empty(effect.reason),
             until_ms: effect.until_ms,

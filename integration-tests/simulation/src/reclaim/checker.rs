@@ -126,14 +126,17 @@ impl<'s> Donor<'s> {
         };
         let in_force = |lease: &Lease| matches!(lease.state, LeaseState::Active | LeaseState::Suspect);
         let mut gone = self.leaving_anyway();
-        gone.extend(of(&|reason| matches!(reason, ReclaimReason::PolicyChanged { code } if code != "donor-exhausted")));
+        gone.extend(of(
+            &|reason| matches!(reason, ReclaimReason::PolicyChanged { code, .. } if code != "donor-exhausted"),
+        ));
         let mut judged = Vec::new();
         let local = of(&|reason| *reason == ReclaimReason::LocalNeed);
         if !local.is_empty() {
             judged.push(self.takes_too_much(&local, &gone, &in_force, &|gone| self.short(gone)));
             gone.extend(&local);
         }
-        let over = of(&|reason| matches!(reason, ReclaimReason::PolicyChanged { code } if code == "donor-exhausted"));
+        let over =
+            of(&|reason| matches!(reason, ReclaimReason::PolicyChanged { code, .. } if code == "donor-exhausted"));
         if !over.is_empty() {
             judged.push(self.takes_too_much(&over, &gone, &in_force, &|gone| self.over(gone)));
         }

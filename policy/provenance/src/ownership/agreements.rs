@@ -58,10 +58,12 @@ fn without(agreement: &Agreement, gone: &BTreeSet<String>) -> Option<Agreement> 
     lets_borrow.then_some(rest)
 }
 
-/// Whether a change only takes away: fewer GPUs or classes, a later begin, an earlier end.
+/// Whether a change only takes away: fewer GPUs or classes, a later begin, an earlier end. What then becomes of leases stays
+/// as all parties agreed.
 fn is_narrower(old: &Agreement, new: &Agreement) -> bool {
-    let Agreement { sides, classes, max_gpus_milli, from_ms, until_ms, purpose } = new;
+    let Agreement { sides, classes, max_gpus_milli, from_ms, until_ms, on_withdrawal, purpose } = new;
     *sides == old.sides
+        && *on_withdrawal == old.on_withdrawal
         && *purpose == old.purpose
         && classes.is_subset(&old.classes)
         && max_gpus_milli.unwrap_or(u64::MAX) <= old.max_gpus_milli.unwrap_or(u64::MAX)

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use comity_policy::{Bundle, BundleSource};
+use comity_policy::{Bundle, BundleSource, RemovedDocuments};
 use serde::{Deserialize, Serialize};
 
 use crate::model::actor::Actor;
 use crate::model::policy_record::PolicyRecord;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
+use crate::state::State;
 use crate::state::transition::Transition;
 
 /// Replaces the bundle in force. Each replica compiles the sources again: a bundle that does not compile changes
@@ -63,11 +64,13 @@ impl ApplyPolicy {
             check_maintainers(transition, &bundle)?;
         }
         let before = transition.state().treatments();
+        let removed = removed_documents(transition.state(), &bundle);
         transition.set_policy(PolicyRecord {
             bundle: Arc::new(bundle),
             source: Arc::new(self.source.clone()),
             applied_at: transition.now(),
             applied_by: transition.actor().name(),
+            removed,
         });
         transition.treat_moved(&before);
         Ok(ReplyBody::Policy { changed: true })
@@ -110,6 +113,13 @@ impl ApplyPolicy {
         let remedy = "read the bundle in force again (`comity policy show`), and apply your change to it";
         Err(Refusal::new(Code::PolicyChanged, reason, remedy).at("expected_hash", expected))
     }
+}
+
+/// What documents that `bundle` lacks said about the leases that they permit.
+fn removed_documents(state: &State, bundle: &Bundle) -> RemovedDocuments {
+    let Some(record) = &state.policy else { return RemovedDocuments::default() };
+    let needed = state.live_leases().flat_map(|(_, lease)| lease.permitted_by());
+    record.removed.after_change(&record.bundle, bundle, needed)
 }
 
 /// Refuses a new broker operator whom neither a maintainer who is a broker operator nor a broker names: other maintainers

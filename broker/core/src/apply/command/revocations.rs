@@ -6,12 +6,12 @@ pub(crate) mod revoke_user;
 pub(crate) mod suspend_institution;
 
 use comity_policy::Bundle;
-use comity_types::LeaseState;
+use comity_types::{LeaseState, LeaseTreatment};
 
 use crate::model::actor::Actor;
 use crate::model::lease::Lease;
 use crate::model::refusal::{Code, Refusal};
-use crate::model::revocation::{Exclusion, LeaseTreatment};
+use crate::model::revocation::Exclusion;
 use crate::state::State;
 
 /// Refuses a caller whom the policy in force does not let do this. Before the first bundle, the API alone decides.
@@ -41,7 +41,12 @@ fn check_tightens<'l>(
     if asked > treated {
         return Ok(());
     }
-    let Some(tighter) = treated.tighter() else {
+    let tighter = match treated {
+        LeaseTreatment::Finish => Some("`--leases drain` or `--leases stop`"),
+        LeaseTreatment::Drain => Some("`--leases stop`"),
+        LeaseTreatment::Stop => None,
+    };
+    let Some(tighter) = tighter else {
         let remedy = if leases.any(|lease| lease.state != LeaseState::Ended) {
             "wait: its leases were told to stop, and have ended once their clusters have removed them"
         } else {

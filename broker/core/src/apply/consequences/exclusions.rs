@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use comity_types::{ClusterId, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side};
+use comity_types::{
+    ClusterId, LeaseId, LeaseState, LeaseTreatment, PeeringId, PeeringState, RequestId, RequestState, Side,
+};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
 use crate::model::lease::{Lease, SideState};
 use crate::model::reclaim::{Reclaim, ReclaimReason};
-use crate::model::revocation::LeaseTreatment;
 use crate::state::State;
 use crate::state::notice::notice;
 use crate::state::transition::Transition;

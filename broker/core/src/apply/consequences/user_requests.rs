@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{LeaseId, LeaseState, RequestId};
+use comity_types::{LeaseId, LeaseState, LeaseTreatment, RequestId};
 
 use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
-use crate::model::revocation::{LeaseTreatment, RevocationEffects};
+use crate::model::revocation::RevocationEffects;
 use crate::state::State;
 use crate::state::transition::Transition;
 

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_types::{ClusterId, LeaseId, LeaseState, Side, TenantId};
+use comity_types::{ClusterId, LeaseId, LeaseState, LeaseTreatment, Side, TenantId};
 
 use super::{Effects, Planned};
 use crate::feasibility::check_renewal::renewal_obstacle;
+use crate::feasibility::reclaim_checks::terms::withdrawal_of;
 use crate::model::lease::Lease;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
@@ -27,23 +28,14 @@ pub struct LeaseEffect {
     pub donor: ClusterId,
     /// Thousandths of GPUs that it holds.
     pub gpu_milli: u64,
-    /// What would happen to it.
-    pub fate: LeaseFate,
+    /// What would become of it.
+    pub treatment: LeaseTreatment,
     /// The code of the denial, as in "agreement-ended"; for other reasons to reclaim it, the reason's name.
     pub code: String,
     /// Why, in words; empty where the code says all.
     pub reason: String,
     /// The latest end: of the notice, or of its present term.
     pub until: Timestamp,
-}
-
-/// What would happen to a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum LeaseFate {
-    /// It is reclaimed, or ends at once.
-    Ends,
-    /// It runs to the end of its term, and is not renewed.
-    NotRenewed,
 }
 
 /// The leases that the change would end, by id, then those that it would keep from being renewed.
@@ -58,13 +50,15 @@ pub(super) fn lease_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effect
     for reclaim in new_reclaims(before, after) {
         let Some(lease) = after.state.leases.get(&reclaim.lease) else { continue };
         let until = end_if_reclaimed(after.state, lease, &reclaim.reason);
-        let code = match reclaim.reason {
-            ReclaimReason::PolicyChanged { code } => code,
-            other => other.as_str().to_owned(),
+        let treatment = if reclaim.reason.leaves_no_time() { LeaseTreatment::Stop } else { LeaseTreatment::Drain };
+        let (code, reason) = match reclaim.reason {
+            ReclaimReason::PolicyChanged { code, .. } => {
+                let withdrawal = withdrawal_of(after.state, lease, after.state.log_time);
+                (code, withdrawal.map_or_else(String::new, |found| found.denial.message))
+            }
+            other => (other.as_str().to_owned(), String::new()),
         };
-        let reason = renewal_obstacle(after.state, reclaim.lease, lease.term).filter(|obstacle| obstacle.code == code);
-        let reason = reason.map_or_else(String::new, |obstacle| obstacle.reason);
-        note(effect_on(reclaim.lease, lease, (LeaseFate::Ends, code, reason), until));
+        note(effect_on(reclaim.lease, lease, (treatment, code, reason), until));
     }
     let in_force = || after.state.live_leases().filter(|(_, lease)| lease.state.is_in_force());
     let examined = in_force().take(MAX_RENEWALS_EXAMINED);
@@ -73,7 +67,7 @@ pub(super) fn lease_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effect
         let obstacle = renewal_obstacle(after.state, id, lease.term)?;
         let was = before.state.leases.get(&id)?;
         let is_new = renewal_obstacle(before.state, id, was.term).is_none();
-        let why = (LeaseFate::NotRenewed, obstacle.code, obstacle.reason);
+        let why = (LeaseTreatment::Finish, obstacle.code, obstacle.reason);
         is_new.then(|| effect_on(id, lease, why, lease_end(lease, after.state.log_time)))
     });
     let not_renewed: Vec<LeaseEffect> = not_renewed.collect();
@@ -94,7 +88,9 @@ fn treated<'s>(
             return None;
         }
         let code = ReclaimReason::Revoked { side: Side::Donor, by: None }.as_str().to_owned();
-        Some(effect_on(id, held, (LeaseFate::Ends, code, String::new()), lease_end(held, now)))
+        let drains = held.state == LeaseState::Reclaiming;
+        let treatment = if drains { LeaseTreatment::Drain } else { LeaseTreatment::Stop };
+        Some(effect_on(id, held, (treatment, code, String::new()), lease_end(held, now)))
     })
 }
 
@@ -118,7 +114,7 @@ fn new_reclaims(before: &Planned<'_>, after: &Planned<'_>) -> Vec<ProposedReclai
 fn effect_on(
     id: LeaseId,
     lease: &Lease,
-    (fate, code, reason): (LeaseFate, String, String),
+    (treatment, code, reason): (LeaseTreatment, String, String),
     until: Timestamp,
 ) -> LeaseEffect {
     LeaseEffect {
@@ -126,7 +122,7 @@ fn effect_on(
         tenant: lease.tenant.clone(),
         donor: lease.placement.donor.clone(),
         gpu_milli: lease.placement.milli(),
-        fate,
+        treatment,
         code,
         reason,
         until,

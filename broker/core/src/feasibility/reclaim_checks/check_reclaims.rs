@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
 
-use crate::feasibility::reclaim_checks::failed::{failure_of, may_reclaim_for_failure};
+use crate::feasibility::reclaim_checks::failed::{failure_of, may_reclaim_urgently};
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
 use crate::feasibility::reclaim_checks::preemption::{
     departing_leases, is_making_room, may_be_preempted, preempting_priority,
 };
-use crate::feasibility::reclaim_checks::terms::withdrawal_code;
+use crate::feasibility::reclaim_checks::terms::{withdrawal_of, withdrawn};
 use crate::feasibility::reclaim_checks::{limit, migration, reclaim_budget};
 use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
@@ -37,13 +37,15 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
         let donor = &lease.placement.donor;
         let set = group(&proposed.reason, donor);
         let holds = match &proposed.reason {
-            ReclaimReason::PolicyChanged { code } if code == limit::CODE => {
+            ReclaimReason::PolicyChanged { code, .. } if code == limit::CODE => {
                 // Leases reclaimed for other reasons at the same time count as gone.
                 let gone = freed_before(state, donor, proposals, &proposed.reason);
-                relieves(&gone, &set, proposed.lease, &|gone| limit::excess_milli(state, donor, gone))
+                limit::reason(state, donor).as_ref() == Some(&proposed.reason)
+                    && relieves(&gone, &set, proposed.lease, &|gone| limit::excess_milli(state, donor, gone))
             }
-            ReclaimReason::PolicyChanged { code } => {
-                withdrawal_code(state, lease, state.log_time) == Some(code.as_str())
+            ReclaimReason::PolicyChanged { .. } => {
+                let found = withdrawal_of(state, lease, state.log_time);
+                found.is_some_and(|found| withdrawn(&found) == proposed.reason)
             }
             ReclaimReason::LocalNeed => Need::of(state, donor).is_some_and(|need| {
                 let gone = freed_before(state, donor, proposals, &proposed.reason);
@@ -84,8 +86,8 @@ fn reclaimable_lease<'s>(
 ) -> Result<&'s Lease, Refusal> {
     let id = proposed.lease;
     let lease = state.leases.get(&id).ok_or_else(|| Refusal::not_found("lease", id, "lease"))?;
-    let may = if proposed.reason.is_failure() {
-        may_reclaim_for_failure(lease, &proposed.reason)
+    let may = if proposed.reason.is_failure() || proposed.reason.is_stop() {
+        may_reclaim_urgently(lease, &proposed.reason)
     } else {
         matches!(lease.state, LeaseState::Active | LeaseState::Suspect)
     };
@@ -112,8 +114,8 @@ fn freed_before(
         (ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. }, _)
         | (_, ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. }) => false,
         (other, reason) if other.is_failure() || reason.is_failure() => !reason.is_failure(),
-        (ReclaimReason::PolicyChanged { code }, _) => code != limit::CODE,
-        (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code }) => code == limit::CODE,
+        (ReclaimReason::PolicyChanged { code, .. }, _) => code != limit::CODE,
+        (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code, .. }) => code == limit::CODE,
         (_, _) => false,
     };
     let mut gone = freed_for_local_work(state, donor);
@@ -165,10 +167,11 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
             // Leases reclaimed for policy reasons count as gone, because they will leave.
             relieves(&gone(), &[], id, &|gone| need.shortage_milli(gone))
         }),
-        ReclaimReason::PolicyChanged { code } if code == limit::CODE => {
-            relieves(&gone(), &[], id, &|gone| limit::excess_milli(state, donor, gone))
+        ReclaimReason::PolicyChanged { code, .. } if code == limit::CODE => {
+            limit::reason(state, donor).is_some()
+                && relieves(&gone(), &[], id, &|gone| limit::excess_milli(state, donor, gone))
         }
-        ReclaimReason::PolicyChanged { .. } => withdrawal_code(state, lease, state.log_time).is_some(),
+        ReclaimReason::PolicyChanged { .. } => withdrawal_of(state, lease, state.log_time).is_some(),
         ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {
             failure_of(state, lease).is_some()
         }

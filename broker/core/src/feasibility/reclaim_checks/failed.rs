@@ -111,14 +111,14 @@ fn donor_silence(state: &State, lease: &Lease) -> Option<ReclaimReason> {
     (in_force && too_long && heard.len() >= silent.len()).then_some(ReclaimReason::DonorSilent)
 }
 
-/// Whether a lease may be reclaimed for a failure: it is in force or being set up, or is being reclaimed for something
-/// less severe. A lease that ends its request ends at its deadline in any case.
-pub(crate) fn may_reclaim_for_failure(lease: &Lease, reason: &ReclaimReason) -> bool {
+/// Whether a lease may be reclaimed for a failure, or because policy stops it: it is in force or being set up, or is being
+/// reclaimed for something less severe. A failed lease that ends its request ends at its deadline in any case.
+pub(crate) fn may_reclaim_urgently(lease: &Lease, reason: &ReclaimReason) -> bool {
     match lease.state {
         LeaseState::Placed | LeaseState::Connecting | LeaseState::Active | LeaseState::Suspect => true,
         LeaseState::Reclaiming => {
             let has_time = lease.reclaim.as_ref().is_some_and(|reclaim| !reclaim.reason.leaves_no_time());
-            reason.leaves_no_time() && has_time && !lease.ends_its_request()
+            reason.leaves_no_time() && has_time && (reason.is_stop() || !lease.ends_its_request())
         }
         LeaseState::Ending | LeaseState::Ended => false,
     }
@@ -129,7 +129,7 @@ pub(crate) fn failures(state: &State, donor: &ClusterId) -> Vec<(LeaseId, Reclai
     let lent = state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor);
     let found = lent.filter_map(|(id, lease)| {
         let reason = failure_of(state, lease)?;
-        may_reclaim_for_failure(lease, &reason).then_some((id, reason))
+        may_reclaim_urgently(lease, &reason).then_some((id, reason))
     });
     found.collect()
 }

@@ -3,12 +3,20 @@
 use std::collections::BTreeSet;
 
 use comity_policy::DenyCode;
-use comity_types::{ClusterId, LeaseId};
+use comity_types::{ClusterId, LeaseId, LeaseTreatment};
 
+use crate::model::reclaim::ReclaimReason;
 use crate::state::State;
 
 /// The code of reclaims for this reason.
 pub(crate) const CODE: &str = DenyCode::DonorExhausted.as_str();
+
+/// The reason to reclaim leases above the limit of a donor; `None` if its terms let them finish.
+pub(crate) fn reason(state: &State, donor: &ClusterId) -> Option<ReclaimReason> {
+    let treatment = state.policy.as_ref()?.bundle.clusters.get(donor.as_str())?.spec.on_withdrawal;
+    let ends = treatment > LeaseTreatment::Finish;
+    ends.then(|| ReclaimReason::PolicyChanged { code: CODE.to_owned(), treatment })
+}
 
 /// Thousandths of GPUs lent above `maxLentGpus` once `gone` are gone.
 pub(crate) fn excess_milli(state: &State, donor: &ClusterId, gone: &BTreeSet<LeaseId>) -> u64 {

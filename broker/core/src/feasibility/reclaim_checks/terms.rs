@@ -1,62 +1,46 @@
 //! Detects leases that policy no longer allows: terms were withdrawn, or an agreement expired.
 
-use comity_policy::{BorrowFacts, DenyCode, InUse};
+use comity_policy::{BorrowFacts, HeldLease, InUse, Withdrawal};
+use comity_types::LeaseTreatment;
 
 use crate::model::lease::Lease;
+use crate::model::reclaim::ReclaimReason;
 use crate::model::time::Timestamp;
-use crate::state::State;
 use crate::state::notice::schedule_notice;
+use crate::state::{State, gang};
 
-/// The denial code if policy, at `now`, would lend nothing at all to the tenant of `lease` from its donor. Limits on
-/// amount or duration, and `accepting: false`, affect only new leases. A preemptible lease is withdrawn when no more than
-/// its notice is left before a schedule ends its permission.
-pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> Option<&'static str> {
-    let bundle = &state.policy.as_ref()?.bundle;
+/// Why policy, at `now`, ends `lease` before its term: a document withdraws its permission, and lets it not finish. A
+/// preemptible lease is withdrawn when no more than its notice is left before a schedule ends its permission.
+pub(crate) fn withdrawal_of(state: &State, lease: &Lease, now: Timestamp) -> Option<Withdrawal> {
+    let record = state.policy.as_ref()?;
+    let request = state.requests.get(&lease.request);
     // A lease that must run for its whole duration ends before the schedule does.
-    let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
-    let notice_ms = asked.map_or(0, |_| schedule_notice(bundle, &lease.placement.donor).0);
-    let decision = bundle.may_borrow(&BorrowFacts {
-        tenant: lease.tenant.as_str(),
-        user: &lease.submitted_by,
-        origin_cluster: lease.origin.as_str(),
-        donor_cluster: lease.placement.donor.as_str(),
-        class: lease.class.as_str(),
-        gpus_milli: 1,
-        beside_milli: 0,
-        delivery: lease.delivery,
-        duration_ms: 1,
-        notice_ms: Some(notice_ms),
-        now_ms: now.0,
-        in_use: InUse::default(),
-    });
-    let code = decision.denial()?.code;
-    let ends_leases = match code {
-        DenyCode::UnknownTenant
-        | DenyCode::UnknownOrigin
-        | DenyCode::OriginNotAllowed
-        | DenyCode::UnknownClass
-        | DenyCode::ClassNotAllowed
-        | DenyCode::UnknownDonor
-        | DenyCode::ClassNotLent
-        | DenyCode::BorrowerNotServed
-        | DenyCode::NoAgreement
-        | DenyCode::AgreementNotBegun
-        | DenyCode::AgreementEnded
-        | DenyCode::OutsideSchedule
-        | DenyCode::ScheduleEndsTooSoon => true,
-        DenyCode::InvalidAmount
-        | DenyCode::SameCluster
-        | DenyCode::RequestTooLarge
-        | DenyCode::LeaseTooLong
-        | DenyCode::DonorNotAccepting
-        | DenyCode::NoDelivery
-        // Rules look at amounts and durations too; they decide about new leases and renewals.
-        | DenyCode::Rule
-        | DenyCode::AgreementEndsTooSoon
-        | DenyCode::AgreementExhausted
-        | DenyCode::QuotaExhausted
-        | DenyCode::GpuHoursExhausted
-        | DenyCode::DonorExhausted => false,
+    let asked = request.and_then(|request| request.spec.preemptible);
+    let notice_ms = asked.map_or(0, |_| schedule_notice(&record.bundle, &lease.placement.donor).0);
+    let gpus_milli = lease.placement.milli();
+    let of_request = request.map_or(gpus_milli, |request| gang::held_milli(state, request));
+    let held = HeldLease {
+        facts: BorrowFacts {
+            tenant: lease.tenant.as_str(),
+            user: &lease.submitted_by,
+            origin_cluster: lease.origin.as_str(),
+            donor_cluster: lease.placement.donor.as_str(),
+            class: lease.class.as_str(),
+            gpus_milli,
+            beside_milli: of_request.saturating_sub(gpus_milli),
+            delivery: lease.delivery,
+            duration_ms: lease.term.0,
+            notice_ms: Some(notice_ms),
+            now_ms: now.0,
+            in_use: InUse::default(),
+        },
+        institution: lease.institution.as_str(),
+        agreement: lease.agreement.as_deref(),
     };
-    ends_leases.then(|| code.as_str())
+    record.bundle.withdrawal(&held, &record.removed).filter(|found| found.treatment > LeaseTreatment::Finish)
+}
+
+/// The reason to reclaim a lease whose permission is withdrawn.
+pub(crate) fn withdrawn(found: &Withdrawal) -> ReclaimReason {
+    ReclaimReason::PolicyChanged { code: found.denial.code.as_str().to_owned(), treatment: found.treatment }
 }

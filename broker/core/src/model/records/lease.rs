@@ -1,5 +1,6 @@
 //! Leases.
 
+use comity_policy::{Kind, LeaseUse};
 use comity_types::{
     ClassName, ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId, Side,
     TenantId, is_dns_label, namespace_name,
@@ -207,10 +208,21 @@ impl Lease {
         }
     }
 
+    /// The documents that permit it, each of which says in `onWithdrawal` what becomes of it without them.
+    pub(crate) fn permitted_by(&self) -> impl Iterator<Item = (Kind, &str)> {
+        let agreement = self.agreement.as_deref().map(|agreement| (Kind::Agreement, agreement));
+        let others = [
+            (Kind::Tenant, self.tenant.as_str()),
+            (Kind::GpuClass, self.class.as_str()),
+            (Kind::Cluster, self.placement.donor.as_str()),
+        ];
+        others.into_iter().chain(agreement)
+    }
+
     /// The lease as policy limits count it.
     #[must_use]
-    pub fn as_use(&self) -> comity_policy::LeaseUse<'_> {
-        comity_policy::LeaseUse {
+    pub fn as_use(&self) -> LeaseUse<'_> {
+        LeaseUse {
             tenant: self.tenant.as_str(),
             user: &self.submitted_by,
             institution: self.institution.as_str(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use comity_policy::{Bundle, BundleSource};
+use comity_policy::{Bundle, BundleSource, RemovedDocuments};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::time::Timestamp;
@@ -18,6 +18,8 @@ pub struct PolicyRecord {
     pub applied_at: Timestamp,
     /// SPIFFE id of the person or program that applied it.
     pub applied_by: String,
+    /// What documents that it lacks say about leases in force that they permitted; at most four for each lease.
+    pub removed: RemovedDocuments,
 }
 
 #[derive(Serialize)]
@@ -25,6 +27,12 @@ struct ToStore<'a> {
     source: &'a BundleSource,
     applied_at: Timestamp,
     applied_by: &'a str,
+    #[serde(skip_serializing_if = "is_none_removed")]
+    removed: &'a RemovedDocuments,
+}
+
+fn is_none_removed(removed: &&RemovedDocuments) -> bool {
+    removed.is_empty()
 }
 
 #[derive(Deserialize)]
@@ -32,21 +40,23 @@ struct Stored {
     source: BundleSource,
     applied_at: Timestamp,
     applied_by: String,
+    #[serde(default)]
+    removed: RemovedDocuments,
 }
 
 impl Serialize for PolicyRecord {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { bundle: _, source, applied_at, applied_by } = self;
-        ToStore { source, applied_at: *applied_at, applied_by }.serialize(serializer)
+        let Self { bundle: _, source, applied_at, applied_by, removed } = self;
+        ToStore { source, applied_at: *applied_at, applied_by, removed }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for PolicyRecord {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Stored { source, applied_at, applied_by } = Stored::deserialize(deserializer)?;
+        let Stored { source, applied_at, applied_by, removed } = Stored::deserialize(deserializer)?;
         let bundle = Bundle::compile_replicated(&source).map_err(|problems| {
             serde::de::Error::custom(format!("stored policy bundle does not compile: {} problems", problems.len()))
         })?;
-        Ok(Self { bundle: Arc::new(bundle), source: Arc::new(source), applied_at, applied_by })
+        Ok(Self { bundle: Arc::new(bundle), source: Arc::new(source), applied_at, applied_by, removed })
     }
 }

@@ -6,7 +6,8 @@
 //!    └──────────┘  reclaim cancelled: the reason is gone
 //! ```
 //!
-//! A lease whose device or node is gone ends at once (device-lost, node-lost), because its work has already stopped.
+//! A lease whose device or node is gone ends at once (device-lost, node-lost), because its work has already stopped; so
+//! does one whose permission policy withdraws with `onWithdrawal: stop`.
 //!
 //! A lease under reclaim stays in force until its deadline. Meanwhile the scheduler places its request again, as if it
 //! were waiting. The new lease names the one it replaces (`moved_from`), has its own fencing token and handshake, and
@@ -15,7 +16,7 @@
 //! token from beginning to end; no lease ever changes its donor. The request of a revoked user, or of an origin that is
 //! drained, does not move: it ends with its leases, as `cancelled`.
 
-use comity_types::{EndReason, NodeId, RequestId, Side};
+use comity_types::{EndReason, LeaseTreatment, NodeId, RequestId, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::model::inventory::FaultClass;
@@ -31,6 +32,8 @@ pub enum ReclaimReason {
     PolicyChanged {
         /// The code of the denial, as in "agreement-ended".
         code: String,
+        /// What the policy demands: to drain or to stop it.
+        treatment: LeaseTreatment,
     },
     /// A request of higher priority needs the capacity.
     Preempted {
@@ -110,10 +113,19 @@ impl ReclaimReason {
         matches!(self, Self::DeviceFailed { .. } | Self::NodeFailed { .. } | Self::DonorSilent)
     }
 
-    /// Whether the work has already stopped, so that notice is pointless.
+    /// Whether the lease ends at once: its work has already stopped, so that notice is pointless, or policy stops it.
     #[must_use]
     pub fn leaves_no_time(&self) -> bool {
-        matches!(self, Self::DeviceFailed { class: FaultClass::Lost, .. } | Self::NodeFailed { gone: true, .. })
+        match self {
+            Self::DeviceFailed { class: FaultClass::Lost, .. } | Self::NodeFailed { gone: true, .. } => true,
+            reason => reason.is_stop(),
+        }
+    }
+
+    /// Whether policy stops the lease.
+    #[must_use]
+    pub fn is_stop(&self) -> bool {
+        matches!(self, Self::PolicyChanged { treatment: LeaseTreatment::Stop, .. })
     }
 
     /// End reason of a lease that ends at once: its work has stopped, or it is not in force yet.
@@ -136,7 +148,7 @@ impl std::fmt::Display for ReclaimReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::LocalNeed => f.write_str("the donor needs it for local work"),
-            Self::PolicyChanged { code } => write!(f, "policy does not allow it any more ({code})"),
+            Self::PolicyChanged { code, treatment: _ } => write!(f, "policy does not allow it any more ({code})"),
             Self::Preempted { by } => write!(f, "{by} of higher priority needs its place"),
             Self::Migration { by } => write!(f, "{by} fits if it moves, and there is another place for it"),
             Self::DeviceFailed { node, device, class } => {

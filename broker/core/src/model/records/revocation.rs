@@ -6,48 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, RequestId};
+use comity_types::{ClusterId, LeaseTreatment, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::lease::Lease;
 use crate::model::time::Timestamp;
-
-/// What becomes of the leases of a cluster whose part in the federation ends, or of a revoked user's requests.
-///
-/// Ordered from the loosest to the tightest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LeaseTreatment {
-    /// They run until the end of their term and cannot be renewed. A user's leases stay as they are: they are the
-    /// tenant's.
-    Finish,
-    /// They are reclaimed with the notice of the donor.
-    Drain,
-    /// They end at once.
-    Stop,
-}
-
-impl LeaseTreatment {
-    /// Its name in the CLI, as in "drain".
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Finish => "finish",
-            Self::Drain => "drain",
-            Self::Stop => "stop",
-        }
-    }
-
-    /// The treatments that end leases earlier, as in "`drain` or `stop`". `None` if there is none.
-    #[must_use]
-    pub const fn tighter(self) -> Option<&'static str> {
-        match self {
-            Self::Finish => Some("`--leases drain` or `--leases stop`"),
-            Self::Drain => Some("`--leases stop`"),
-            Self::Stop => None,
-        }
-    }
-}
 
 /// The certificates of a subject that are void.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

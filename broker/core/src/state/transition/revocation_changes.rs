@@ -1,11 +1,11 @@
 //! Changes of void certificates and of suspensions.
 
-use comity_types::{ClusterId, InstitutionId};
+use comity_types::{ClusterId, InstitutionId, LeaseTreatment};
 
 use crate::model::limits::REVOCATION_KEPT_MS;
 use crate::model::member_certificate::{CertificateHolder, MemberCertificate};
 use crate::model::reply::Change;
-use crate::model::revocation::{Exclusion, LeaseTreatment, Revocation};
+use crate::model::revocation::{Exclusion, Revocation};
 use crate::model::time::Millis;
 use crate::state::transition::Transition;
 

@@ -1,10 +1,10 @@
 //! Evicts clusters, revokes users, suspends and resumes institutions.
 
 use comity_core::command::{EvictCluster, ResumeInstitution, RevokeUser, SuspendInstitution};
-use comity_core::revocation::{LeaseTreatment, RevocationEffects, UserRevocationEffects};
+use comity_core::revocation::{RevocationEffects, UserRevocationEffects};
 use comity_core::{Actor, Command, Idempotency, Refusal, ReplyBody, State};
 use comity_proto::v1;
-use comity_types::{ClusterId, InstitutionId};
+use comity_types::{ClusterId, InstitutionId, LeaseTreatment};
 use tonic::Request;
 
 use super::FederationHandlers;

@@ -16,8 +16,8 @@ use crate::state::notice::notice;
 use crate::state::transition::Transition;
 
 /// Cancels reclaims whose reason is gone, then starts new ones. Apply checks each again. The deadline follows from log
-/// time and the notice that policy requires, so no proposal can shorten it. Leases whose device or node is gone, and
-/// leases not yet in force, end at once.
+/// time and the notice that policy requires, so no proposal can shorten it. Leases whose device or node is gone, leases
+/// that policy stops and leases not yet in force end at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReclaimLeases {
     /// Leases under reclaim that may stay.
@@ -68,16 +68,19 @@ fn spare(transition: &mut Transition<'_>, id: LeaseId) -> Result<(), Refusal> {
 fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     let Some(lease) = transition.state().leases.get(&proposed.lease) else { return };
     let (request, donor, was) = (lease.request, lease.placement.donor.clone(), lease.state);
+    // Its request still ends with it, if an earlier reclaim says so.
+    let ends_request = lease.reclaim.as_ref().filter(|_| lease.ends_its_request()).map(Reclaim::end_reason);
     let grace = notice(transition.state(), lease, &proposed.reason);
     let (since, reason) = (transition.now(), proposed.reason.clone());
     transition.change_request(request, |request| request.reclaims = request.reclaims.saturating_add(1));
     if reason.leaves_no_time() || was.is_held() {
-        if was.is_in_force() {
+        if was.is_in_force() && ends_request.is_none() {
             let (grace, reason) = (Millis(0), reason.clone());
             let reclaim = Some(Reclaim { reason, since, grace, deadline: since });
             transition.change_lease(proposed.lease, |lease| lease.reclaim = reclaim);
         }
-        transition.end_lease(proposed.lease, reason.ends_at_once(), &reason.to_string());
+        let end_reason = ends_request.unwrap_or(reason.ends_at_once());
+        transition.end_lease(proposed.lease, end_reason, &reason.to_string());
         return;
     }
     if is_limited(&reason) {

@@ -1,6 +1,6 @@
 //! Evicts a cluster.
 
-use comity_types::ClusterId;
+use comity_types::{ClusterId, LeaseTreatment};
 use serde::{Deserialize, Serialize};
 
 use super::{check_caller, check_tightens};
@@ -9,7 +9,7 @@ use crate::model::actor::Actor;
 use crate::model::invite::InviteSubject;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::revocation::{Exclusion, LeaseTreatment, RevocationEffects};
+use crate::model::revocation::{Exclusion, RevocationEffects};
 use crate::state::State;
 use crate::state::transition::Transition;
 

@@ -1,5 +1,6 @@
 //! Revokes a user's certificates.
 
+use comity_types::LeaseTreatment;
 use serde::{Deserialize, Serialize};
 
 use super::check_caller;
@@ -10,7 +11,7 @@ use crate::model::lease::Lease;
 use crate::model::limits::{MAX_REVOKED_USERS, REVOCATION_KEPT_MS};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::revocation::{LeaseTreatment, UserRevocationEffects};
+use crate::model::revocation::UserRevocationEffects;
 use crate::state::State;
 use crate::state::transition::Transition;
 

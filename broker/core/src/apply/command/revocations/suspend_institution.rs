@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::{ClusterId, InstitutionId, LeaseId};
+use comity_types::{ClusterId, InstitutionId, LeaseId, LeaseTreatment};
 use serde::{Deserialize, Serialize};
 
 use super::{check_caller, check_tightens};
@@ -12,7 +12,7 @@ use crate::model::lease::Lease;
 use crate::model::limits::MAX_SUSPENSIONS;
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
-use crate::model::revocation::{LeaseTreatment, RevocationEffects};
+use crate::model::revocation::RevocationEffects;
 use crate::state::State;
 use crate::state::transition::Transition;
 
