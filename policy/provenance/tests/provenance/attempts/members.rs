@@ -15,6 +15,15 @@ pub(super) fn attempts() -> Vec<Attempt> {
             "changes Agreement `both` without the signature of institution `centre`: it is signed by institution `poly`",
         ),
         (
+            "one party decides alone what becomes of leases that an agreement no longer covers",
+            |repository| {
+                repository.edit("agreement.yaml", "maxGpus: 8", "maxGpus: 4, onWithdrawal: stop");
+                repository.commit(Some("poly"), "x");
+            },
+            "unsigned",
+            "changes Agreement `both` without the signature of institution `centre`: it is signed by institution `poly`",
+        ),
+        (
             "a maintainer ends an agreement of others",
             |repository| {
                 repository.remove("agreement.yaml");

@@ -74,7 +74,7 @@ fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     let (since, reason) = (transition.now(), proposed.reason.clone());
     transition.change_request(request, |request| request.reclaims = request.reclaims.saturating_add(1));
     if reason.leaves_no_time() || was.is_held() {
-        if was.is_in_force() && ends_request.is_none() {
+        if (was.is_in_force() || reason.is_stop()) && ends_request.is_none() {
             let (grace, reason) = (Millis(0), reason.clone());
             let reclaim = Some(Reclaim { reason, since, grace, deadline: since });
             transition.change_lease(proposed.lease, |lease| lease.reclaim = reclaim);
