@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_types::{ClusterId, LeaseId, LeaseState};
 
+use crate::feasibility::is_still_needed;
 use crate::feasibility::reclaim_checks::failed::{failures, may_reclaim_urgently};
 use crate::feasibility::reclaim_checks::limit;
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
@@ -139,7 +140,7 @@ struct DonorReclaims {
 
 fn reclaims_for_donor(state: &State, donor: &ClusterId, now: Timestamp) -> DonorReclaims {
     let lent: Vec<(LeaseId, &Lease)> =
-        state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor).collect();
+        state.leases_of(donor).filter(|(_, lease)| lease.placement.donor == *donor && lends(lease)).collect();
     let mut gone = freed_for_local_work(state, donor);
     let (mut reclaims, mut rest) = (Vec::new(), Vec::new());
     for (id, reason) in failures(state, donor) {
@@ -174,11 +175,23 @@ fn reclaims_for_donor(state: &State, donor: &ClusterId, now: Timestamp) -> Donor
     }
     rest.retain(|victim| !gone.contains(&victim.id));
     if let Some(reason) = limit::reason(state, donor) {
+        if reason.is_stop() {
+            let proposed: BTreeSet<LeaseId> = reclaims.iter().map(|reclaim| reclaim.lease).collect();
+            let noticed = limit::noticed(state, donor).filter(|(id, lease)| {
+                !proposed.contains(id) && may_reclaim_urgently(lease, &reason) && is_still_needed(state, *id)
+            });
+            reclaims.extend(noticed.map(|(lease, _)| ProposedReclaim { lease, reason: reason.clone() }));
+        }
         for id in cheapest_relief(rest, &mut gone, &|gone| limit::excess_milli(state, donor, gone)) {
             reclaims.push(ProposedReclaim { lease: id, reason: reason.clone() });
         }
     }
     DonorReclaims { proposed: reclaims, limit }
+}
+
+/// Whether a lease has not begun to end.
+fn lends(lease: &Lease) -> bool {
+    !matches!(lease.state, LeaseState::Ending | LeaseState::Ended)
 }
 
 /// Like [`cheapest_relief`], with the leases that limits on reclaims allow.

@@ -226,6 +226,16 @@ fn a_lowered_limit_follows_the_terms() {
         federation.reclaim(needed);
         let states = [first, second].map(|lease| federation.state.leases[&lease].state);
         assert_eq!(states, [expected, LeaseState::Active], "no more than needed: {treatment:?}");
+        // The tighter word ends what has its notice.
+        if treatment == LeaseTreatment::Drain {
+            let (state, now) = (federation.state.clone(), federation.now);
+            let mut tightened = Federation { state, log: Vec::new(), now };
+            tightened.with_terms(LENDS, &lowered.replace("drain", "stop"));
+            let needed = tightened.needs("north");
+            assert_eq!(tightened.reclaim(needed), [first]);
+            assert_eq!(tightened.state.leases[&first].state, LeaseState::Ending);
+            assert!(tightened.needs("north").is_empty());
+        }
         // With room again, what still runs stays.
         federation.with_terms(LENDS, LENDS);
         assert_eq!(spared(&federation.state).len(), usize::from(treatment == LeaseTreatment::Drain));

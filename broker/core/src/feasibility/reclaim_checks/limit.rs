@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use comity_policy::DenyCode;
 use comity_types::{ClusterId, LeaseId, LeaseTreatment};
 
+use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
 use crate::state::State;
 
@@ -16,6 +17,15 @@ pub(crate) fn reason(state: &State, donor: &ClusterId) -> Option<ReclaimReason> 
     let treatment = state.policy.as_ref()?.bundle.clusters.get(donor.as_str())?.spec.on_withdrawal;
     let ends = treatment > LeaseTreatment::Finish;
     ends.then(|| ReclaimReason::PolicyChanged { code: CODE.to_owned(), treatment })
+}
+
+/// Leases of a donor that have their notice for this reason.
+pub(crate) fn noticed<'s>(state: &'s State, donor: &'s ClusterId) -> impl Iterator<Item = (LeaseId, &'s Lease)> {
+    let for_limit = |lease: &Lease| {
+        let reason = lease.reclaim.as_ref().map(|reclaim| &reclaim.reason);
+        matches!(reason, Some(ReclaimReason::PolicyChanged { code, .. }) if code == CODE)
+    };
+    state.reclaiming().filter(move |(_, lease)| lease.placement.donor == *donor && for_limit(lease))
 }
 
 /// Thousandths of GPUs lent above `maxLentGpus` once `gone` are gone.
