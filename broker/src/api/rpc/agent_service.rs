@@ -391,9 +391,9 @@ mod tests {
     async fn no_desired_state_overtakes_the_welcome() {
         let ((acks, receiver), (desired, shown)) = (mpsc::channel(2), mpsc::channel(2));
         let mut messages = Box::pin(welcome_first(receiver, shown));
-        desired.send(ToAgent::Desired(Bytes::new())).await.unwrap();
+        desired.send(ToAgent::Desired(Bytes::new())).await.expect("room");
         assert!(messages.next().now_or_never().is_none());
-        acks.send(Ok(ToAgent::Message(v1::BrokerMessage::default()))).await.unwrap();
+        acks.send(Ok(ToAgent::Message(v1::BrokerMessage::default()))).await.expect("room");
         assert!(matches!(messages.next().await, Some(Ok(ToAgent::Message(_)))));
         assert!(matches!(messages.next().await, Some(Ok(ToAgent::Desired(_)))));
     }
