@@ -37,8 +37,8 @@ mod warnings;
 
 pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus};
 pub use borrow::{
-    Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey,
-    PreferenceFacts, QuotaUse, UsageTable,
+    Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, DonorUse, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse,
+    LimitKey, PreferenceFacts, QuotaUse, UsageTable,
 };
 pub use bundle::{
     Bundle, BundleChanges, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope, ReclaimedLease,

@@ -8,7 +8,7 @@ use comity_policy_bench::rules::twin_rules;
 
 #[test]
 fn both_answer_the_same() {
-    let size = Size { tenants: 200, agreements: 200 };
+    let size = Size { tenants: 250, agreements: 200 };
     let rules = twin_rules(50);
     let bundle = compile(size, &rules).unwrap_or_else(|error| panic!("{error}"));
     let mut draw = Draw::new(7);
