@@ -11,7 +11,7 @@ use crate::documents::{DocRef, QuotaSubject};
 pub use gpu_time::{Booking, GpuTimeTable, LimitKey};
 pub use quota_use::QuotaUse;
 pub use rules::PreferenceFacts;
-pub use usage::{LeaseUse, UsageTable};
+pub use usage::{DonorUse, LeaseUse, UsageTable};
 pub use withdrawal::{HeldLease, RemovedDocuments, Withdrawal};
 
 mod citations;
@@ -83,8 +83,8 @@ pub struct InUse<'f> {
     pub by_tenant_user: Option<&'f BTreeMap<String, u64>>,
     /// Borrowed by all tenants of the institution for requests of the user, by class.
     pub by_institution_user: Option<&'f BTreeMap<String, u64>>,
-    /// Lent by the donor, by tenant and class, in milli-GPU; `None` for no leases.
-    pub lent_by_donor: Option<&'f BTreeMap<String, BTreeMap<String, u64>>>,
+    /// Lent by the donor; `None` for no leases.
+    pub lent_by_donor: Option<&'f DonorUse>,
     /// Lent under each agreement, in milli-GPU; `None` for no leases.
     pub lent_under_agreement: Option<&'f BTreeMap<String, u64>>,
     /// GPU-time; `None` for none.
@@ -130,16 +130,19 @@ impl InUse<'_> {
     /// GPUs lent by the donor, in milli-GPU.
     #[must_use]
     pub fn lent_by_donor_milli(&self) -> u64 {
-        self.lent_by_donor_where(|_, _| true)
+        milli_of(self.lent_by_donor.map(|lent| &lent.by_class), |_| true)
     }
 
-    /// GPUs lent by the donor, in milli-GPU, where `counts(tenant, class)` holds.
-    pub(crate) fn lent_by_donor_where(&self, counts: impl Fn(&str, &str) -> bool) -> u64 {
-        let leases = self.lent_by_donor.into_iter().flatten();
-        leases
-            .flat_map(|(tenant, by_class)| by_class.iter().map(move |(class, milli)| (tenant, class, milli)))
-            .filter(|(tenant, class, _)| counts(tenant, class))
-            .fold(0, |sum, (_, _, milli)| sum.saturating_add(*milli))
+    /// GPUs lent by the donor, in milli-GPU, of classes and to tenants that count; `None` for all tenants.
+    pub(crate) fn lent_by_donor_of(
+        &self,
+        class_counts: impl Fn(&str) -> bool,
+        tenant_counts: Option<impl Fn(&str) -> bool>,
+    ) -> u64 {
+        let Some(lent) = self.lent_by_donor else { return 0 };
+        let Some(tenant_counts) = tenant_counts else { return milli_of(Some(&lent.by_class), class_counts) };
+        let tenants = lent.by_tenant.iter().filter(|(tenant, _)| tenant_counts(tenant));
+        tenants.fold(0, |sum, (_, by_class)| sum.saturating_add(milli_of(Some(by_class), &class_counts)))
     }
 
     /// GPUs lent under an agreement, in milli-GPU.

@@ -4,7 +4,8 @@ mod changes;
 mod lookup;
 mod reclaim_rules;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -52,8 +53,8 @@ pub struct Bundle {
     pub(crate) roles: BTreeMap<String, Roles>,
     /// Names of the quotas that limit each tenant, directly or through its institution.
     pub(crate) quotas_by_tenant: BTreeMap<String, Vec<String>>,
-    /// Names of the agreements under which each institution may borrow.
-    pub(crate) agreements_by_borrower: BTreeMap<String, Vec<String>>,
+    /// Lenders and names of the agreements under which each institution may borrow.
+    pub(crate) agreements_by_borrower: BTreeMap<String, Vec<(Arc<BTreeSet<String>>, String)>>,
     /// Names of the GPU classes, by descending rank, then by name.
     pub(crate) classes_by_rank: Vec<String>,
 }

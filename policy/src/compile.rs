@@ -1,6 +1,7 @@
 //! Compiles source files to a bundle: checks sizes, reads every document, checks the documents against each other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use comity_types::{find_secret, is_printable, is_printable_text, is_steering};
 use sha2::{Digest, Sha256};
@@ -220,11 +221,16 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         });
         quotas_by_tenant.insert(tenant.name.clone(), quotas.map(|quota| quota.name.clone()).collect());
     }
-    let mut agreements_by_borrower: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut agreements_by_borrower = BTreeMap::<String, Vec<_>>::new();
     for agreement in draft.agreements.values() {
-        let (AgreementSides::Mutual(borrowers) | AgreementSides::OneWay { borrowers, .. }) = &agreement.spec.sides;
+        let (borrowers, lenders) = match &agreement.spec.sides {
+            AgreementSides::Mutual(parties) => (parties, parties),
+            AgreementSides::OneWay { borrowers, lenders } => (borrowers, lenders),
+        };
+        let lenders = Arc::new(lenders.clone());
         for borrower in borrowers {
-            agreements_by_borrower.entry(borrower.clone()).or_default().push(agreement.name.clone());
+            let agreements = agreements_by_borrower.entry(borrower.clone()).or_default();
+            agreements.push((Arc::clone(&lenders), agreement.name.clone()));
         }
     }
     let mut classes_by_rank: Vec<String> = draft.classes.keys().cloned().collect();

@@ -37,8 +37,8 @@ mod warnings;
 
 pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus};
 pub use borrow::{
-    Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, GpuTimeFacts, GpuTimeTable, HeldLease, InUse,
-    LeaseUse, LimitKey, PreferenceFacts, QuotaUse, RemovedDocuments, UsageTable, Withdrawal,
+    Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, DonorUse, GpuTimeFacts, GpuTimeTable, HeldLease,
+    InUse, LeaseUse, LimitKey, PreferenceFacts, QuotaUse, RemovedDocuments, UsageTable, Withdrawal,
 };
 pub use bundle::{
     Bundle, BundleChanges, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope, ReclaimedLease,

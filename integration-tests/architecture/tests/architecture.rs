@@ -55,6 +55,7 @@ const CRATES: [(&str, &[&str]); 23] = [
     ("integration-tests/architecture", &[]),
     ("integration-tests/docs", &[]),
     ("integration-tests/fuzz", &[]),
+    ("integration-tests/policy-bench", &["types", "policy"]),
     ("integration-tests/simulation", &["types", "policy", "core"]),
     (
         "integration-tests",
@@ -68,6 +69,7 @@ const CRATES: [(&str, &[&str]); 23] = [
             "agent-delivery",
             "agent-state",
             "agent",
+            "policy-bench",
             "simulation",
             "testkit",
         ],

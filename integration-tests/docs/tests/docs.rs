@@ -59,6 +59,17 @@ fn links_lead_somewhere() {
 }
 
 #[test]
+fn the_table_of_contents_lists_every_page() {
+    let docs = repository().join("docs");
+    let contents = std::fs::read_to_string(docs.join("README.md")).expect("the table of contents");
+    let pages = pages(&docs).expect("the folder docs");
+    let names = pages.iter().map(|page| page.file_name().expect("a file").to_string_lossy());
+    let missing: Vec<_> =
+        names.filter(|name| name != "README.md" && !contents.contains(&format!("]({name})"))).collect();
+    assert!(missing.is_empty(), "docs/README.md does not list {missing:?}");
+}
+
+#[test]
 fn commands_run_and_print_what_the_pages_show() {
     let repository = repository();
     let write = std::env::var_os("COMITY_WRITE_DOCS").is_some();

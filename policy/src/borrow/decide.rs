@@ -318,9 +318,9 @@ fn check_donor_limits(
         |tenant: &str| bundle.tenants.get(tenant).map_or("", |tenant| tenant.spec.institution.as_str());
     let headroom_of = |term: &LendTerm| {
         let max_milli = term.max_gpus_milli?;
-        let used_milli = facts.in_use.lent_by_donor_where(|borrower, class| {
-            term.classes.contains(class) && term.covers(borrower, institution_of(borrower))
-        });
+        let covers = |borrower: &str| term.covers(borrower, institution_of(borrower));
+        let only = (!term.is_open()).then_some(covers);
+        let used_milli = facts.in_use.lent_by_donor_of(|class| term.classes.contains(class), only);
         Some(Headroom { max_milli, used_milli, requested_milli: facts.gpus_milli })
     };
     let mut exhausted: Option<(usize, Headroom)> = None;

@@ -18,13 +18,11 @@ pub(super) fn find_agreement<'b>(
     if borrower == lender {
         return Ok(None);
     }
-    let names = bundle.agreements_by_borrower.get(borrower).map_or(&[][..], Vec::as_slice);
+    let agreements = bundle.agreements_by_borrower.get(borrower).map_or(&[][..], Vec::as_slice);
+    let names = agreements.iter().filter(|(lenders, _)| lenders.contains(lender)).map(|(_, name)| name);
     let mut best: Option<Box<Denial>> = None;
     let mut other_classes = Vec::new();
-    for agreement in names.iter().filter_map(|name| bundle.agreements.get(name)) {
-        if !agreement.spec.covers(borrower, lender) {
-            continue;
-        }
+    for agreement in names.filter_map(|name| bundle.agreements.get(name)) {
         if !agreement.spec.classes.contains(facts.class) {
             other_classes.push(agreement.cite("classes"));
             continue;
@@ -71,13 +69,13 @@ fn check_agreement(facts: &BorrowFacts<'_>, agreement: &Document<Agreement>) -> 
         return deny(DenyCode::AgreementNotBegun, message, unblock, vec![by]);
     }
     if let Some(until) = agreement.spec.until_ms {
-        let by = agreement.cite("until");
         if facts.now_ms > until {
+            let by = agreement.cite("until");
             let message = format!("agreement `{name}` ended on {}", show_time(until));
             return deny(DenyCode::AgreementEnded, message, format!("the institutions can extend {by}"), vec![by]);
         }
         if facts.now_ms.saturating_add(facts.duration_ms) > until {
-            let left = until - facts.now_ms;
+            let (by, left) = (agreement.cite("until"), until - facts.now_ms);
             let message = format!("agreement `{name}` ends on {}, before the lease would", show_time(until));
             let unblock = format!("ask for at most {}, or extend {by}", show_duration(left));
             return deny(DenyCode::AgreementEndsTooSoon, message, unblock, vec![by]);

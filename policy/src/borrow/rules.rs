@@ -1,5 +1,7 @@
 //! Evaluates rules.
 
+use std::cell::OnceCell;
+
 use cel::Context;
 use cel::common::value::Val;
 use comity_types::{Delivery, LeaseTreatment};
@@ -9,7 +11,7 @@ use super::denials::{CheckResult, deny};
 use super::{BorrowFacts, Denial, DenyCode};
 use crate::bundle::Bundle;
 use crate::documents::{Agreement, Cluster, Document, GpuClass, Institution, Rule, RuleEffect, Tenant};
-use crate::expression::{QuantityValue, RecordValue, context, number, text};
+use crate::expression::{QuantityValue, RecordValue, RuleCondition, RuleField, RuleValue, context};
 
 /// A request, and a donor that could serve it.
 #[derive(Clone, Copy, Debug)]
@@ -59,9 +61,9 @@ impl Bundle {
             return Vec::new();
         }
         let rule_facts = RuleFacts::of(self, facts, (tenant, donor, agreement));
-        let context = rule_facts.context();
+        let evaluation = Evaluation::of(&rule_facts);
         // A warning that cannot be evaluated is shown rather than lost.
-        let shown = warnings.filter(|rule| rule.spec.condition.holds(&context).unwrap_or(true));
+        let shown = warnings.filter(|rule| evaluation.holds(&rule.spec.condition).unwrap_or(true));
         shown.map(|rule| format!("{} ({})", rule.spec.message, rule.cite("warn"))).collect()
     }
 
@@ -87,8 +89,8 @@ impl Bundle {
             class: facts.class.and_then(|class| self.classes.get(class)),
             lease: ("", 0),
         };
-        let context = rule_facts.context();
-        let weights = rules.map(|rule| match (rule.spec.effect, rule.spec.condition.holds(&context)) {
+        let evaluation = Evaluation::of(&rule_facts);
+        let weights = rules.map(|rule| match (rule.spec.effect, evaluation.holds(&rule.spec.condition)) {
             (RuleEffect::Prefer { weight }, Ok(true)) => weight,
             _ => 0,
         });
@@ -122,9 +124,9 @@ pub(super) fn check_rules<'b>(
         return Ok(());
     }
     let rule_facts = RuleFacts::of(bundle, facts, (tenant, donor, agreement));
-    let context = rule_facts.context();
+    let evaluation = Evaluation::of(&rule_facts);
     for rule in rules {
-        check_rule(rule, &context)?;
+        check_rule(rule, &evaluation)?;
         if rule.spec.effect == RuleEffect::Require {
             citations.push(|| rule.cite("require"));
         }
@@ -141,12 +143,12 @@ pub(super) fn find_rule_withdrawal<'b>(
     let mut rules = bundle.denying_rules().filter(|rule| rule.spec.on_withdrawal > LeaseTreatment::Finish).peekable();
     rules.peek()?;
     let rule_facts = RuleFacts::of(bundle, facts, (tenant, donor, agreement));
-    let context = rule_facts.context();
+    let evaluation = Evaluation::of(&rule_facts);
     let mut tightest: Option<(LeaseTreatment, Denial)> = None;
     for rule in rules {
         let treatment = rule.spec.on_withdrawal;
         if tightest.as_ref().is_none_or(|(found, _)| treatment > *found)
-            && let Err(denial) = check_rule(rule, &context)
+            && let Err(denial) = check_rule(rule, &evaluation)
         {
             tightest = Some((treatment, *denial));
         }
@@ -154,8 +156,8 @@ pub(super) fn find_rule_withdrawal<'b>(
     tightest
 }
 
-fn check_rule(rule: &Document<Rule>, context: &Context<'_, '_>) -> CheckResult<()> {
-    let reason = match (rule.spec.effect, rule.spec.condition.holds(context)) {
+fn check_rule<'f>(rule: &'f Document<Rule>, evaluation: &Evaluation<'f>) -> CheckResult<()> {
+    let reason = match (rule.spec.effect, evaluation.holds(&rule.spec.condition)) {
         (RuleEffect::Deny, Ok(false)) | (RuleEffect::Require, Ok(true)) => return Ok(()),
         (RuleEffect::Deny, Ok(true)) => "denies it".to_owned(),
         (_, Ok(_)) => "requires something else".to_owned(),
@@ -185,79 +187,77 @@ impl<'f> RuleFacts<'f> {
         }
     }
 
+    fn value(&self, field: RuleField) -> RuleValue<'f> {
+        let class = self.class.map(|class| &class.spec);
+        let institution = self.institution.map(|institution| &institution.spec);
+        let (agreement, milli) = self.lease;
+        match field {
+            RuleField::RequestOrigin => RuleValue::Text(self.origin),
+            RuleField::RequestGpus => gpus(self.request_milli),
+            RuleField::RequestDurationSeconds => RuleValue::whole(self.duration_ms.div_ceil(1_000)),
+            RuleField::RequestDelivery => RuleValue::Text(self.delivery.as_str()),
+            RuleField::TenantName => RuleValue::Text(&self.tenant.name),
+            RuleField::TenantWeight => RuleValue::whole(self.tenant.spec.weight.into()),
+            RuleField::InstitutionName => RuleValue::Text(&self.tenant.spec.institution),
+            RuleField::InstitutionRegion => {
+                RuleValue::Text(institution.and_then(|spec| spec.home_region.as_deref()).unwrap_or_default())
+            }
+            RuleField::InstitutionWeight => RuleValue::whole(institution.map_or(0, |spec| spec.weight.into())),
+            RuleField::DonorName => RuleValue::Text(&self.donor.name),
+            RuleField::DonorInstitution => RuleValue::Text(&self.donor.spec.institution),
+            RuleField::DonorRegion => RuleValue::Text(self.donor.spec.region.as_deref().unwrap_or_default()),
+            RuleField::ClassName => RuleValue::Text(self.class.map_or("", |class| &class.name)),
+            RuleField::ClassRank => RuleValue::whole(class.map_or(0, |spec| spec.rank.into())),
+            RuleField::ClassPriceCredits => {
+                let milli = class.map_or(0, |spec| spec.price_credits_milli_per_gpu_hour);
+                RuleValue::Quantity(QuantityValue::of_milli(milli))
+            }
+            RuleField::LeaseAgreement => RuleValue::Text(agreement),
+            RuleField::LeaseGpus => gpus(milli),
+        }
+    }
+
     /// The variables of all rules. Fields are read when a condition asks for them.
     fn context(&self) -> Context<'_, '_> {
         context([
-            ("request", RecordValue::boxed(self, request)),
-            ("tenant", RecordValue::boxed(self, tenant)),
-            ("institution", RecordValue::boxed(self, institution)),
-            ("donor", RecordValue::boxed(self, donor)),
-            ("class", RecordValue::boxed(self, class)),
-            ("lease", RecordValue::boxed(self, lease)),
+            ("request", RecordValue::boxed(self, |facts, field| facts.named("request", field))),
+            ("tenant", RecordValue::boxed(self, |facts, field| facts.named("tenant", field))),
+            ("institution", RecordValue::boxed(self, |facts, field| facts.named("institution", field))),
+            ("donor", RecordValue::boxed(self, |facts, field| facts.named("donor", field))),
+            ("class", RecordValue::boxed(self, |facts, field| facts.named("class", field))),
+            ("lease", RecordValue::boxed(self, |facts, field| facts.named("lease", field))),
         ])
+    }
+
+    fn named(&self, variable: &str, field: &str) -> Option<Box<dyn Val + 'f>> {
+        Some(self.value(RuleField::named(variable, field)?).boxed())
     }
 }
 
-type Found<'v> = Option<Box<dyn Val + 'v>>;
-
-fn request<'v>(facts: &'v RuleFacts<'_>, field: &str) -> Found<'v> {
-    Some(match field {
-        "origin" => text(facts.origin),
-        "gpus" => Box::new(QuantityValue::of_milli(facts.request_milli)),
-        "durationSeconds" => whole(facts.duration_ms.div_ceil(1_000)),
-        "delivery" => text(facts.delivery.as_str()),
-        _ => return None,
-    })
+fn gpus<'f>(milli: u64) -> RuleValue<'f> {
+    RuleValue::Quantity(QuantityValue::of_milli(milli))
 }
 
-fn tenant<'v>(facts: &'v RuleFacts<'_>, field: &str) -> Found<'v> {
-    Some(match field {
-        "name" => text(&facts.tenant.name),
-        "weight" => whole(facts.tenant.spec.weight.into()),
-        _ => return None,
-    })
+/// Evaluates conditions over the same facts.
+struct Evaluation<'f> {
+    facts: &'f RuleFacts<'f>,
+    /// Costs more than most conditions, so it is made when the first one needs the interpreter.
+    context: OnceCell<Context<'f, 'f>>,
 }
 
-fn institution<'v>(facts: &'v RuleFacts<'_>, field: &str) -> Found<'v> {
-    let spec = facts.institution.map(|institution| &institution.spec);
-    Some(match field {
-        "name" => text(&facts.tenant.spec.institution),
-        "region" => text(spec.and_then(|spec| spec.home_region.as_deref()).unwrap_or_default()),
-        "weight" => whole(spec.map_or(0, |spec| spec.weight.into())),
-        _ => return None,
-    })
-}
+impl<'f> Evaluation<'f> {
+    fn of(facts: &'f RuleFacts<'f>) -> Self {
+        Self { facts, context: OnceCell::new() }
+    }
 
-fn donor<'v>(facts: &'v RuleFacts<'_>, field: &str) -> Found<'v> {
-    Some(match field {
-        "name" => text(&facts.donor.name),
-        "institution" => text(&facts.donor.spec.institution),
-        "region" => text(facts.donor.spec.region.as_deref().unwrap_or_default()),
-        _ => return None,
-    })
-}
-
-fn class<'v>(facts: &'v RuleFacts<'_>, field: &str) -> Found<'v> {
-    let spec = facts.class.map(|class| &class.spec);
-    Some(match field {
-        "name" => text(facts.class.map_or("", |class| &class.name)),
-        "rank" => whole(spec.map_or(0, |spec| spec.rank.into())),
-        "priceCredits" => {
-            Box::new(QuantityValue::of_milli(spec.map_or(0, |spec| spec.price_credits_milli_per_gpu_hour)))
+    /// Whether a condition holds.
+    ///
+    /// # Errors
+    /// Why it cannot be evaluated, in short.
+    fn holds(&self, condition: &'f RuleCondition) -> Result<bool, String> {
+        match condition.holds(&|field| self.facts.value(field)) {
+            Some(holds) => Ok(holds),
+            None => condition.interpret(self.context.get_or_init(|| self.facts.context())),
         }
-        _ => return None,
-    })
-}
-
-fn lease<'v>(facts: &'v RuleFacts<'_>, field: &str) -> Found<'v> {
-    let (agreement, milli) = facts.lease;
-    Some(match field {
-        "agreement" => text(agreement),
-        "gpus" => Box::new(QuantityValue::of_milli(milli)),
-        _ => return None,
-    })
-}
-
-fn whole<'v>(value: u64) -> Box<dyn Val + 'v> {
-    number(i64::try_from(value).unwrap_or(i64::MAX))
+    }
 }

@@ -31,6 +31,15 @@ pub struct LeaseUse<'l> {
 /// Milli-GPU by class.
 pub(crate) type ByClass = BTreeMap<String, u64>;
 
+/// GPUs that a donor lends, in milli-GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DonorUse {
+    /// By tenant and class.
+    pub(super) by_tenant: BTreeMap<String, ByClass>,
+    /// By class: the sums over the tenants.
+    pub(super) by_class: ByClass,
+}
+
 /// Sums over the current leases. Call [`add`](Self::add) when a lease is placed and [`remove`](Self::remove) when its
 /// capacity is free again.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +50,7 @@ pub struct UsageTable {
     by_tenant_user: BTreeMap<String, BTreeMap<String, ByClass>>,
     /// By institution and user.
     by_institution_user: BTreeMap<String, BTreeMap<String, ByClass>>,
-    by_donor: BTreeMap<String, BTreeMap<String, ByClass>>,
+    by_donor: BTreeMap<String, DonorUse>,
     by_agreement: BTreeMap<String, u64>,
 }
 
@@ -56,7 +65,10 @@ impl UsageTable {
             update(&mut self.by_tenant_user, lease.tenant, |users| update(users, lease.user, add_to_class));
             update(&mut self.by_institution_user, lease.institution, |users| update(users, lease.user, add_to_class));
         }
-        update(&mut self.by_donor, lease.donor, |donor| update(donor, lease.tenant, add_to_class));
+        update(&mut self.by_donor, lease.donor, |donor: &mut DonorUse| {
+            update(&mut donor.by_tenant, lease.tenant, add_to_class);
+            add_to_class(&mut donor.by_class);
+        });
         if let Some(agreement) = lease.agreement {
             add_milli(&mut self.by_agreement, agreement, milli);
         }
@@ -71,7 +83,13 @@ impl UsageTable {
             subtract_below(&mut self.by_tenant_user, lease.tenant, lease.user, lease.class, milli);
             subtract_below(&mut self.by_institution_user, lease.institution, lease.user, lease.class, milli);
         }
-        subtract_below(&mut self.by_donor, lease.donor, lease.tenant, lease.class, milli);
+        if let Some(donor) = self.by_donor.get_mut(lease.donor) {
+            subtract_in_class(&mut donor.by_tenant, lease.tenant, lease.class, milli);
+            subtract_milli(&mut donor.by_class, lease.class, milli);
+            if donor.by_class.is_empty() {
+                self.by_donor.remove(lease.donor);
+            }
+        }
         if let Some(agreement) = lease.agreement {
             subtract_milli(&mut self.by_agreement, agreement, milli);
         }

@@ -14,7 +14,7 @@ static QUANTITY_TYPE: Type = Type::new_unspecified_type("kubernetes.Quantity");
 const NANO_PER_ONE: i128 = 1_000_000_000;
 
 /// A quantity, such as `40Gi` or `-0.5`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct QuantityValue {
     nano: i128,
 }

@@ -1,10 +1,13 @@
 //! Conditions of rules.
 
+use std::sync::Arc;
+
 use cel::Context;
 use serde::Serialize;
 
+use super::compiled_condition::CompiledCondition;
 use super::types::{Field, NameUse, Record, Type, Vocabulary};
-use super::{Expression, ExpressionError};
+use super::{Expression, ExpressionError, RuleField, RuleValue};
 use crate::kind::Kind;
 use crate::problem::shorten;
 use crate::reading::fields::Target;
@@ -93,6 +96,8 @@ const fn vocabulary(variables: &'static [Field]) -> Vocabulary {
 pub struct RuleCondition {
     expression: Expression,
     #[serde(skip)]
+    compiled: Arc<CompiledCondition>,
+    #[serde(skip)]
     reads_demand: bool,
 }
 
@@ -108,11 +113,16 @@ impl RuleCondition {
         self.reads_demand
     }
 
+    /// Whether it holds for these values; `None` if only [`interpret`](Self::interpret) knows.
+    pub(crate) fn holds<'f>(&'f self, value_of: &impl Fn(RuleField) -> RuleValue<'f>) -> Option<bool> {
+        self.compiled.holds(value_of)
+    }
+
     /// Whether it holds.
     ///
     /// # Errors
     /// Why it cannot be evaluated, in short.
-    pub(crate) fn holds(&self, context: &Context<'_, '_>) -> Result<bool, String> {
+    pub(crate) fn interpret(&self, context: &Context<'_, '_>) -> Result<bool, String> {
         self.expression.holds(context).map_err(|error| shorten(&error.to_string()))
     }
 }
@@ -129,5 +139,6 @@ pub(crate) fn parse_preference(source: &str) -> Result<(RuleCondition, Vec<NameU
 
 fn parse(source: &str, vocabulary: &Vocabulary) -> Result<(RuleCondition, Vec<NameUse>), Vec<ExpressionError>> {
     let (expression, reads) = Expression::parse(source, vocabulary)?;
-    Ok((RuleCondition { expression, reads_demand: reads.demand }, reads.names))
+    let compiled = Arc::new(CompiledCondition::of(&expression.tree));
+    Ok((RuleCondition { expression, compiled, reads_demand: reads.demand }, reads.names))
 }
