@@ -32,6 +32,7 @@ use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
 use crate::devices::{DeviceTable, ReaderCounts};
+use crate::keys::audit_anchor;
 use crate::keys::continuity::{self, DecisionError};
 use crate::reconcile::parts::{Access, Parts, Ranges};
 use crate::services::canary::Unproved;
@@ -132,6 +133,12 @@ pub struct Status {
     /// Why a broker refused the newest offer.
     #[serde(default)]
     pub refused_offer: Option<String>,
+    /// The newest head of the brokers' audit log that was proved to continue the one before, SIZE:ROOT.
+    #[serde(default)]
+    pub audit_anchor: Option<String>,
+    /// Why the newest head of the audit log was refused.
+    #[serde(default)]
+    pub refused_audit_head: Option<String>,
     /// The last reports that a broker refused, the newest last.
     #[serde(default)]
     pub refused_reports: Vec<String>,
@@ -178,6 +185,7 @@ pub fn serve(
         .route("/v1/peers", get(peers))
         .route("/v1/peers/{cluster}", delete(forget_peer))
         .route("/v1/peers/{cluster}/accept", post(accept_peer))
+        .route("/v1/audit-anchor", delete(forget_audit_anchor))
         .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
         .with_state(shown);
     Ok(tokio::spawn(async move {
@@ -236,6 +244,8 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         failed_handshakes: failures.handshakes(),
         failed_steps: failures.steps(),
         refused_offer: failures.refused_offer(),
+        audit_anchor: audit_anchor::anchor(&store).ok().flatten().map(|anchor| anchor.to_string()),
+        refused_audit_head: failures.refused_audit_head(),
         refused_reports: failures.refused(),
     })
 }
@@ -314,6 +324,15 @@ async fn forget_peer(
     forgotten.map(Json).into_response()
 }
 
+async fn forget_audit_anchor(State(shown): State<Shown>) -> Response {
+    let forgotten = audit_anchor::forget(&shown.parts.store).await;
+    if forgotten.is_ok() {
+        shown.parts.failures.set_refused_audit_head(None);
+        tracing::warn!("a person let this agent forget the anchor of the audit log");
+    }
+    forgotten.map(Json).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())).into_response()
+}
+
 /// The answer to a person's decision.
 fn decision<T>(decided: Result<Result<T, DecisionError>, StoreError>) -> Result<T, (StatusCode, String)> {
     let refused = |error: DecisionError| match error {
@@ -379,6 +398,14 @@ pub async fn accept_identity_key(
 /// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
 pub async fn forget_cluster(socket: &Path, cluster: &ClusterName) -> Result<(), LocalApiError> {
     call(socket, http::Request::delete(format!("/v1/peers/{cluster}")), Vec::new()).await.map(drop)
+}
+
+/// Lets the agent behind a socket forget the anchor of the brokers' audit log.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn forget_anchor(socket: &Path) -> Result<(), LocalApiError> {
+    call(socket, http::Request::delete("/v1/audit-anchor"), Vec::new()).await.map(drop)
 }
 
 fn read<T: DeserializeOwned>(socket: &Path, bytes: Vec<u8>) -> Result<T, LocalApiError> {

@@ -1,6 +1,6 @@
 //! Detects leases that policy no longer allows: terms were withdrawn, or an agreement expired.
 
-use comity_policy::{BorrowFacts, DenyCode, InUse};
+use comity_policy::{BorrowFacts, Decision, Denial, DenyCode, InUse};
 
 use crate::model::lease::Lease;
 use crate::model::time::Timestamp;
@@ -11,6 +11,11 @@ use crate::state::notice::schedule_notice;
 /// amount or duration, and `accepting: false`, affect only new leases. A preemptible lease is withdrawn when no more than
 /// its notice is left before a schedule ends its permission.
 pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> Option<&'static str> {
+    withdrawal(state, lease, now).map(|denial| denial.code.as_str())
+}
+
+/// As [`withdrawal_code`], with the documents behind it.
+pub(crate) fn withdrawal(state: &State, lease: &Lease, now: Timestamp) -> Option<Denial> {
     let bundle = &state.policy.as_ref()?.bundle;
     // A lease that must run for its whole duration ends before the schedule does.
     let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
@@ -29,8 +34,8 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
         now_ms: now.0,
         in_use: InUse::default(),
     });
-    let code = decision.denial()?.code;
-    let ends_leases = match code {
+    let Decision::Deny(denial) = decision else { return None };
+    let ends_leases = match denial.code {
         DenyCode::UnknownTenant
         | DenyCode::UnknownOrigin
         | DenyCode::OriginNotAllowed
@@ -58,5 +63,5 @@ pub(crate) fn withdrawal_code(state: &State, lease: &Lease, now: Timestamp) -> O
         | DenyCode::GpuHoursExhausted
         | DenyCode::DonorExhausted => false,
     };
-    ends_leases.then(|| code.as_str())
+    ends_leases.then_some(denial)
 }
