@@ -1,5 +1,5 @@
-//! The anchor: the newest head of the brokers' audit log that this agent has seen. A broker that rewrites the history of
-//! the log cannot prove that it continues the anchor.
+//! The anchor: the newest head of the brokers' audit log that this agent has seen. A broker that rewrites the log cannot
+//! prove that it continues the anchor.
 
 use comity_agent_state::store::{Store, StoreError};
 use comity_audit::{Hash, TreeHead, verify_consistency};

@@ -4,9 +4,9 @@
 //!   apply ──▶ append ──▶ queue ──▶ writer: one transaction for all that wait, each fsynced ──▶ audit.redb
 //! ```
 //!
-//! A crash may lose the end that is not synced yet. The log makes the same records again, because nothing is purged from
-//! it before a snapshot, and a snapshot waits until the store has all records before it. A record that comes a second
-//! time must be the same, byte for byte.
+//! A crash may lose the end that is not synced yet. The log makes the same records again: only a snapshot lets it be
+//! purged, and a snapshot waits until the store has all records before it. A record that comes a second time must be the
+//! same, byte for byte.
 //!
 //! A broker that gets a snapshot lacks the records before it: a *gap*, which other brokers fill. The hash of the record
 //! after a gap proves its records.

@@ -63,7 +63,8 @@ pub enum StorageError {
         reason: String,
     },
     /// The audit log's file is damaged.
-    #[error("{} is damaged: {reason}; keep it as evidence, move it away and start the broker again: the other brokers         send the records, and without other brokers those before the last snapshot are lost", path.display())]
+    #[error("{} is damaged: {reason}; keep it as evidence, move it away and start the broker again: the other \
+        brokers send the records, and without other brokers those before the last snapshot are lost", path.display())]
     DamagedAuditLog {
         /// The file.
         path: PathBuf,

@@ -2,16 +2,16 @@
 
 use clap::Subcommand;
 
-mod list;
+mod list_records;
 mod log_pages;
 mod record_sheet;
 mod verified;
-mod verify;
+mod verify_log;
 
-pub use list::AuditListArgs;
+pub use list_records::AuditListArgs;
 pub(crate) use log_pages::all_records;
 pub(crate) use record_sheet::cited;
-pub use verify::AuditVerifyArgs;
+pub use verify_log::AuditVerifyArgs;
 
 use crate::failure::Failure;
 use crate::session::Session;

@@ -1,3 +1,5 @@
+#![expect(clippy::unwrap_used, reason = "tests")]
+
 use comity_audit::{AuditRecord, DONE, Entry, Fault, Head, MemoryTree, Subject, Verifier, consistency_proof, root_of};
 use redb::TableDefinition;
 

@@ -10,7 +10,7 @@ use crate::failure::Failure;
 use crate::session::call;
 
 /// Records per page: the API's maximum.
-const PAGE_SIZE: u32 = 500;
+const RECORDS_PER_PAGE: u32 = 500;
 
 /// A read of the audit log under way.
 pub(crate) struct LogPages {
@@ -31,7 +31,7 @@ impl LogPages {
     /// The next page, which may be empty; `None` after the last one.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Entry>>, Failure> {
         let Some(token) = self.token.take() else { return Ok(None) };
-        let page = Some(v1::PageRequest { size: PAGE_SIZE, token });
+        let page = Some(v1::PageRequest { size: RECORDS_PER_PAGE, token });
         let response =
             call(self.client.list_audit_records(v1::ListAuditRecordsRequest { page, ..self.query.clone() })).await?;
         self.token = response.page.map(|page| page.next_token).filter(|token| !token.is_empty());

@@ -1,5 +1,5 @@
-//! What the audit log says of an entry. Decisions on requests and leases are recorded by the changes themselves, so that
-//! no command can forget them.
+//! What the audit log says of an entry. Changes of requests and leases record themselves, so that no command can forget
+//! them.
 
 use std::collections::BTreeSet;
 

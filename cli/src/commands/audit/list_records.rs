@@ -17,7 +17,7 @@ use crate::units::{parse_duration_ms, parse_time_ms};
 /// Time between two reads that follow the log.
 const FOLLOW_INTERVAL: Duration = Duration::from_secs(2);
 
-const LIST_EXAMPLES: &str = "\
+const AUDIT_LIST_EXAMPLES: &str = "\
 Examples:
   comity audit list --since 2h
   comity audit list --subject lease-7
@@ -31,7 +31,7 @@ changes of the policy. -o json prints one record per line, as it is hashed.
 
 /// `comity audit list`.
 #[derive(Debug, Args)]
-#[command(after_help = LIST_EXAMPLES)]
+#[command(after_help = AUDIT_LIST_EXAMPLES)]
 pub struct AuditListArgs {
     /// Only records since then: 2h for the last 2 hours, or 2026-11-23T08:00Z
     #[arg(long, value_name = "TIME", value_parser = parse_past_ms)]
