@@ -25,7 +25,8 @@ pub(crate) fn shows_every_edit_gap_and_swap(run: RunComity<'_>, maintainer: &str
     assert!(brokers.len() == 3 && brokers.iter().all(|broker| broker["agrees"] == true), "{verified}");
     assert!(stdout(&run(&["audit", "verify"])).starts_with("ok: "));
 
-    let file = temp.join("audit.jsonl");
+    let exports = tempfile::tempdir_in(temp).unwrap();
+    let file = exports.path().join("audit.jsonl");
     let path = file.display().to_string();
     let verify = |lines: &[&str]| {
         std::fs::write(&file, lines.join("\n") + "\n").unwrap();

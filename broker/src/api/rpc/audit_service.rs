@@ -19,6 +19,8 @@ use crate::storage::AuditStore;
 
 /// Records that one call looks at: a filter may match few of them.
 const MAX_SCANNED: u64 = 20_000;
+/// Records that are read at once.
+const MIN_READ: usize = 100;
 /// Bytes of records in one answer.
 const MAX_PAGE_BYTES: usize = 2 << 20;
 /// Kinds of subjects that concern the whole federation: everybody with a role may read the policy, too.
@@ -94,12 +96,60 @@ impl Filter {
     }
 }
 
+/// One look at a part of the log.
+struct Look {
+    reader: Reader,
+    filter: Filter,
+    /// Number of the first record.
+    from: u64,
+    /// Number after the last.
+    end: u64,
+    /// Records that are given, at most.
+    most: usize,
+    /// Whether the hashes of others are given, too.
+    withheld: bool,
+}
+
+impl Look {
+    /// The records that are given, and the number of the last one that was looked at.
+    fn records(&self, store: &AuditStore) -> std::io::Result<(Vec<v1::AuditEntry>, Option<u64>)> {
+        let missing = |index: u64| std::io::Error::other(format!("record {index} is missing here"));
+        let (mut entries, mut bytes, mut next) = (Vec::new(), 0, self.from);
+        while next < self.end {
+            let records = store.read(next, self.end, self.most.max(MIN_READ))?;
+            if records.is_empty() {
+                return Err(missing(next));
+            }
+            for SealedRecord { index, hash, line } in records {
+                if index != next {
+                    return Err(missing(next));
+                }
+                next = index + 1;
+                let Ok(Entry::Record(record, _)) = Entry::parse(&line) else {
+                    return Err(std::io::Error::other(format!("record {index} cannot be read")));
+                };
+                let record = match self.reader.may_read(&record) {
+                    true if self.filter.matches(&record) => line,
+                    false if self.withheld => String::new(),
+                    _ => continue,
+                };
+                bytes += record.len();
+                entries.push(v1::AuditEntry { index, hash: hash.to_string(), record });
+                if entries.len() == self.most || bytes >= MAX_PAGE_BYTES {
+                    return Ok((entries, Some(index)));
+                }
+            }
+        }
+        Ok((entries, next.checked_sub(1)))
+    }
+}
+
 impl AuditHandlers {
     async fn list_audit_records(
         &self,
         request: Request<v1::ListAuditRecordsRequest>,
     ) -> Result<v1::ListAuditRecordsResponse, RpcError> {
-        let caller = self.context.admit(Rpc::ListAuditRecords, &request).await?;
+        let life = self.context.admit_long(Rpc::ListAuditRecords, &request).await?;
         let message = request.into_inner();
         let filter = Filter::parse(&message)?;
         let page = Page::parse(message.page.clone(), "audit-records")?;
@@ -109,41 +159,18 @@ impl AuditHandlers {
         let after: Option<u64> = page.after(|key| key.parse().map_err(|_| wrong(key)))?;
         let from = after.map_or(message.from_index, |after| after.saturating_add(1));
         let (head, revision) = self.head(message.consistency).await?;
-        let reader = self.reader(&caller);
-        let (size, withheld) = (page.size(), message.include_withheld);
-        let read = move |store: &AuditStore| -> std::io::Result<(Vec<(u64, v1::AuditEntry)>, Option<u64>)> {
-            let (mut entries, mut bytes, mut next) = (Vec::new(), 0, from);
-            let end = head.size.min(from.saturating_add(MAX_SCANNED));
-            while next < end {
-                let records = store.read(next, end, size.max(100))?;
-                if records.first().is_none_or(|record| record.index != next) {
-                    return Err(std::io::Error::other(format!("record {next} is missing here")));
-                }
-                for SealedRecord { index, hash, line } in records {
-                    if index != next {
-                        return Err(std::io::Error::other(format!("record {next} is missing here")));
-                    }
-                    next = index + 1;
-                    let record = match Entry::parse(&line) {
-                        Ok(Entry::Record(record, _)) => *record,
-                        _ => return Err(std::io::Error::other(format!("record {index} cannot be read"))),
-                    };
-                    let record = match reader.may_read(&record) {
-                        true if filter.matches(&record) => line,
-                        false if withheld => String::new(),
-                        _ => continue,
-                    };
-                    bytes += record.len();
-                    entries.push((index, v1::AuditEntry { index, hash: hash.to_string(), record }));
-                    if entries.len() == size || bytes >= MAX_PAGE_BYTES {
-                        return Ok((entries, Some(next - 1)));
-                    }
-                }
-            }
-            Ok((entries, next.checked_sub(1)))
+        let look = Look {
+            reader: self.reader(life.caller()),
+            filter,
+            from,
+            end: head.size.min(from.saturating_add(MAX_SCANNED)),
+            most: page.size(),
+            withheld: message.include_withheld,
         };
-        let (entries, last) = self.read(read).await?;
-        let entries = entries.into_iter().map(|(_, entry)| entry).collect();
+        let store = self.context.group.audit_store();
+        let records = move || store.flush().and_then(|()| look.records(&store));
+        let found = self.context.compute_long(&life, MISSING, records).await?;
+        let (entries, last) = found.map_err(|error| unreadable(&error))?;
         let next = last.filter(|last| last.saturating_add(1) < head.size);
         Ok(v1::ListAuditRecordsResponse { entries, page: Some(page.part(next, revision)) })
     }
@@ -182,17 +209,6 @@ impl AuditHandlers {
 
     fn reader(&self, caller: &Caller) -> Reader {
         Reader { roles: roles_of(caller, self.context.hub.policy().as_deref()) }
-    }
-
-    /// Reads the store, which then has every record that the state counts, unless another broker still sends some.
-    async fn read<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&AuditStore) -> std::io::Result<T> + Send + 'static,
-    ) -> Result<T, RpcError> {
-        let store = self.context.group.audit_store();
-        let task = tokio::task::spawn_blocking(move || store.flush().and_then(|()| read(&store)));
-        let answer = task.await.map_err(std::io::Error::other).flatten();
-        answer.map_err(|error| unreadable(&error))
     }
 }
 
