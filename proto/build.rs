@@ -17,6 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "comity/v1/peerings.proto",
         "comity/v1/policy.proto",
         "comity/v1/watch.proto",
+        "comity/v1/audit.proto",
         "comity/v1/raft.proto",
         "comity/v1/agent.proto",
         "comity/raft/v1/transport.proto",

@@ -75,6 +75,12 @@ enum Action {
     /// Other clusters and their identity keys: list, accept, forget.
     #[command(subcommand, after_long_help = examples::PEERS_EXAMPLES)]
     Peers(PeersAction),
+    /// Accepts the next head of the brokers' audit log, whatever it is.
+    ///
+    /// After the brokers were recovered from an older copy, their log does not continue what this agent saw. Ask the
+    /// maintainers first, and not by way of the broker.
+    #[command(after_long_help = examples::FORGET_AUDIT_ANCHOR_EXAMPLES)]
+    ForgetAuditAnchor(Box<Settings>),
     /// On other nodes than the gateway: leads their pods to it.
     #[command(after_long_help = examples::NODE_EXAMPLES)]
     Node(NodeSettings),
@@ -156,6 +162,7 @@ async fn act(action: Action) -> Result<(), Failure> {
         }
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
         Action::Peers(action) => peers_command::act(action).await,
+        Action::ForgetAuditAnchor(settings) => peers_command::forget_audit_anchor(*settings).await,
         Action::LiqoPolicies(settings) => run_command::print_liqo_policies(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
         Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,

@@ -1,5 +1,6 @@
-//! Keys that two agents exchange, and messages sealed with them.
+//! Keys that two agents exchange, and messages sealed with them; the anchor of the brokers' audit log.
 
+pub(crate) mod audit_anchor;
 pub mod bundle;
 pub mod continuity;
 #[cfg(test)]

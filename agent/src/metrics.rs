@@ -17,6 +17,8 @@ pub struct Metrics {
     pub outbox: IntGauge,
     /// Messages that a broker refused for good, by code.
     pub refused: IntCounterVec,
+    /// Heads of the audit log that do not continue the anchor.
+    pub refused_audit_heads: IntCounter,
     /// Leases that this side refused, by code.
     pub refused_leases: IntCounterVec,
     /// Other clusters that showed an identity key which is refused until a person decides.
@@ -97,6 +99,10 @@ impl Metrics {
             desired_revision: gauge("desired_revision", "Revision of the desired state in force.")?,
             outbox: gauge("outbox_messages", "Messages that no broker has acknowledged.")?,
             refused: counters("refused_total", "Messages that a broker refused for good.", &["code"])?,
+            refused_audit_heads: counter(
+                "refused_audit_heads_total",
+                "Heads of the audit log that do not continue the one seen before.",
+            )?,
             refused_leases: counters("refused_leases_total", "Leases that this side refused.", &["code"])?,
             refused_keys: gauge("refused_identity_keys", "Other clusters that showed another identity key.")?,
             steps: counters("steps_total", "Steps carried out.", &["step", "outcome"])?,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use comity_audit::{Hash, TreeHead, consistency_proof};
 use comity_core::reply::Applied;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp, snapshot};
 use comity_policy::Bundle;
@@ -300,6 +301,22 @@ impl Context {
             ended = ended => ended,
             answer = answer => answer,
         }
+    }
+
+    /// The audit log at `now`, with the proof that it continues its first `from` records; `None` while this broker
+    /// lacks some. Without a proof if there were more records then: the log is another one.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn audit_proof(&self, from: u64, now: TreeHead) -> std::io::Result<Option<v1::AuditProof>> {
+        let store = self.group.audit_store();
+        let prove = move || {
+            store.flush()?;
+            store.tree(|tree| consistency_proof(tree, from.min(now.size), now.size))
+        };
+        let hashes = tokio::task::spawn_blocking(prove).await.map_err(std::io::Error::other)??;
+        let head = Some(v1::AuditHead { size: now.size, root: now.root.to_string() });
+        Ok(hashes.map(|hashes| v1::AuditProof { head, hashes: hashes.iter().map(Hash::to_string).collect() }))
     }
 
     /// The same error; a refusal because of an unknown name suggests the nearest one that the caller may be told.

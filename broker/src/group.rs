@@ -12,6 +12,7 @@ pub(crate) mod clocks;
 pub(crate) mod consensus;
 mod early_snapshots;
 pub(crate) mod elections;
+mod fill_audit_log;
 mod group_config;
 mod group_error;
 mod heard;
@@ -49,7 +50,7 @@ use tokio_util::task::TaskTracker;
 use tracing::info;
 
 use crate::eligibility::Eligibility;
-use crate::storage::{self, ApplyObserver, Replica};
+use crate::storage::{self, ApplyObserver, AuditStore, Replica};
 use crate::transport::Peers;
 
 pub use crate::eligibility::Halt;
@@ -104,6 +105,7 @@ pub(crate) struct Inner {
     pub(crate) contact: Contact,
     pub(crate) snapshots: storage::SnapshotDir,
     log: storage::LogStore,
+    pub(crate) audit: AuditStore,
     leadership: watch::Receiver<Leadership>,
     /// Since when no leader is known; `None` while one is.
     leaderless: watch::Receiver<Option<Instant>>,
@@ -155,6 +157,7 @@ impl Group {
             contact,
             snapshots: disk.snapshots,
             log: disk.log,
+            audit: disk.audit,
             leadership,
             leaderless,
             client_addresses,
@@ -193,6 +196,11 @@ impl Group {
         Unavailable::NoLeader { broker: self.inner.config.id }
     }
 
+    /// The records of the audit log.
+    pub(crate) fn audit_store(&self) -> AuditStore {
+        self.inner.audit.clone()
+    }
+
     /// Subscribes to the last applied revision.
     pub fn revision(&self) -> watch::Receiver<u64> {
         self.inner.replica.revision()
@@ -229,6 +237,9 @@ impl Group {
             tracing::warn!(%error, "consensus did not end cleanly");
         }
         self.inner.log.close();
+        let audit = self.inner.audit.clone();
+        // Writes what waits.
+        let _ = tokio::task::spawn_blocking(move || audit.close()).await;
         info!(broker = self.inner.config.id, "group closed");
     }
 }
@@ -262,5 +273,6 @@ fn spawn_tasks(inner: &Arc<Inner>) {
     inner.tasks.spawn(early_snapshots::make(weak.clone(), stop.clone()));
     inner.tasks.spawn(admission::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(failover::run(weak.clone(), stop.clone()));
+    inner.tasks.spawn(fill_audit_log::run(weak.clone(), stop.clone()));
     inner.tasks.spawn(slow_disk::run(weak, stop));
 }

@@ -6,6 +6,7 @@
 //!   <data>/peers       the last start of each peer that said hello
 //!   <data>/reached     position that the log is known to have reached
 //!   <data>/snapshots/  the last two snapshots, each with a checksum
+//!   <data>/audit.redb  the records of the audit log
 //!   <data>/lost-N/     remains of an earlier incarnation
 //! ```
 //!
@@ -15,8 +16,8 @@
 //! fault is fixed, the broker continues.
 
 mod apply_observer;
+mod audit_store;
 mod disk_fault;
-mod disk_watch;
 #[cfg(test)]
 mod fuzz_snapshot;
 #[cfg(test)]
@@ -50,9 +51,10 @@ use marker::Marker;
 use reached::Reached;
 
 pub use apply_observer::{ApplyObserver, SnapshotMade};
+pub(crate) use audit_store::AuditStore;
 pub use disk_fault::DiskFault;
 #[cfg(test)]
-pub(crate) use disk_watch::DiskWatch;
+pub(crate) use disk_fault::disk_watch::DiskWatch;
 pub(crate) use log_store::LogStore;
 pub(crate) use lost::has_remains;
 pub(crate) use marker::DiskIdentity;
@@ -84,6 +86,7 @@ pub(crate) struct Disk {
     pub(crate) state_machine: StateMachine,
     pub(crate) replica: Arc<Replica>,
     pub(crate) snapshots: SnapshotDir,
+    pub(crate) audit: AuditStore,
 }
 
 /// Opens or creates the data directory of broker `id`, and passes the state of its newest snapshot to the observer. If
@@ -110,9 +113,11 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
         };
     tracing::info!(revision = state.revision, took = ?began.elapsed(), "state read from the newest snapshot, if there \
         is one");
+    let audit = AuditStore::open(data)?;
+    audit.restored(&state).and_then(|()| audit.flush()).map_err(|error| StorageError::AuditLog(error.to_string()))?;
     observer.restored(&state);
     let replica = Arc::new(Replica::new(state, last_applied, membership, observer));
-    let state_machine = StateMachine::new(Arc::clone(&replica), snapshots.clone());
+    let state_machine = StateMachine::new(Arc::clone(&replica), snapshots.clone(), audit.clone());
     Ok(Disk {
         identity,
         peer_starts: PeerStarts::open(data),
@@ -121,6 +126,7 @@ fn open_blocking(data: &Path, id: u64, observer: Arc<dyn ApplyObserver>) -> Resu
         state_machine,
         replica,
         snapshots,
+        audit,
     })
 }
 

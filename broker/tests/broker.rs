@@ -4,6 +4,8 @@
 
 #[path = "broker/any_client.rs"]
 mod any_client;
+#[path = "broker/audit.rs"]
+mod audit;
 #[path = "broker/authority_rotation.rs"]
 mod authority_rotation;
 #[path = "broker/bad_input.rs"]

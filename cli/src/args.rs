@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    cluster, completions, context, doctor, institution, invitation, lease, login, man, offers, peering, policy, quote,
+    audit, cluster, completions, context, doctor, institution, invitation, lease, login, man, offers, peering, policy,
     raft, request, status, top, user, version, whoami,
 };
 use crate::dev::DevArgs;
@@ -84,16 +84,19 @@ pub enum Command {
     #[command(subcommand)]
     Request(request::RequestCommand),
     /// Placement, start and price of a request, unsubmitted
-    Quote(quote::QuoteArgs),
+    Quote(request::QuoteArgs),
     /// Leases: list, use, renew, release
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
     /// Peerings: trust and network between two clusters
     #[command(subcommand)]
     Peering(peering::PeeringCommand),
-    /// Policy bundles: check, test, plan, apply, show; the Git source
+    /// Policy bundles: check, test, plan, apply, show; the Git source; why a request was decided so
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
+    /// The audit log: list, export, verify
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// The broker group: status, members, leader
     #[command(subcommand)]
     Raft(raft::RaftCommand),

@@ -1,5 +1,6 @@
 //! The commands, one file per noun: arguments, calls to the broker, output.
 
+pub mod audit;
 pub mod cluster;
 pub mod completions;
 pub mod context;
@@ -12,7 +13,6 @@ pub mod man;
 pub mod offers;
 pub mod peering;
 pub mod policy;
-pub mod quote;
 pub mod raft;
 pub mod request;
 pub mod status;

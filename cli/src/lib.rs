@@ -94,6 +94,7 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<Succe
         Command::Quote(command) => command.run(session).await,
         Command::Lease(command) => command.run(session).await,
         Command::Peering(command) => command.run(session).await,
+        Command::Audit(command) => command.run(session).await,
         Command::Raft(command) => command.run(session).await,
         Command::Doctor(command) => command.run(session).await,
         Command::Completions(command) => command.run(),

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use clap::CommandFactory as _;
 
+#[path = "cli/audit_log.rs"]
+mod audit_log;
 #[path = "cli/contexts.rs"]
 mod contexts;
 #[path = "cli/ctrl_c.rs"]
@@ -369,6 +371,8 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
 
     let maintainer = text.lines().find(|line| line.ends_with("raft status")).unwrap();
     let maintainer = maintainer.split_whitespace().nth(2).unwrap().trim_matches('"').to_owned();
+    audit_log::explains_decisions(&as_alice, &maintainer);
+    audit_log::shows_every_edit_gap_and_swap(&as_alice, &maintainer, temp.path());
     policy_changes::are_named_before_they_happen(&as_alice, &maintainer, temp.path());
     policy_changes::have_exit_codes(&as_alice, &maintainer, temp.path());
     policy_changes::are_not_lost(&as_alice, &maintainer, temp.path());

@@ -50,6 +50,10 @@ pub(super) const PEERS_FORGET_EXAMPLES: &str = "\
 Examples:
   comity-agent peers forget ncc-main";
 
+pub(super) const FORGET_AUDIT_ANCHOR_EXAMPLES: &str = "\
+Examples:
+  comity-agent forget-audit-anchor --config /var/lib/comity-agent/agent.yaml";
+
 pub(super) const NODE_EXAMPLES: &str = "\
 Examples:
   comity-agent node  # as deploy/agent/tun/nodes.yaml runs it";

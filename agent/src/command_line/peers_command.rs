@@ -1,4 +1,5 @@
-//! `comity-agent peers`: other clusters, and a person's decision about their identity keys.
+//! `comity-agent peers`: other clusters, and a person's decision about their identity keys; and about the anchor of the
+//! audit log.
 
 use std::path::PathBuf;
 
@@ -10,7 +11,9 @@ use super::examples::{PEERS_ACCEPT_EXAMPLES, PEERS_FORGET_EXAMPLES, PEERS_LIST_E
 use super::failure::Failure;
 use super::output_format::OutputFormat;
 use super::settings::Settings;
-use crate::services::local_api::{LocalApiError, SOCKET, accept_identity_key, fetch_peers, forget_cluster};
+use crate::services::local_api::{
+    LocalApiError, SOCKET, accept_identity_key, fetch_peers, forget_anchor, forget_cluster,
+};
 
 /// Commands of `comity-agent peers`.
 #[derive(Debug, Subcommand)]
@@ -82,6 +85,13 @@ pub(super) async fn act(action: PeersAction) -> Result<(), Failure> {
             println!("cluster {cluster} is forgotten; its next identity key counts as its first");
         }
     }
+    Ok(())
+}
+
+/// Lets the running agent forget the anchor of the audit log.
+pub(super) async fn forget_audit_anchor(settings: Settings) -> Result<(), Failure> {
+    forget_anchor(&socket(settings)?).await.map_err(failed)?;
+    println!("the anchor is forgotten; the next head of the audit log counts as the first");
     Ok(())
 }
 

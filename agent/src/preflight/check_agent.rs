@@ -16,6 +16,7 @@ const LENDING_CHECK: &str = "lending";
 const IDENTITIES_CHECK: &str = "identity keys";
 const HANDSHAKES_CHECK: &str = "handshakes";
 const OFFER_CHECK: &str = "offer";
+const AUDIT_CHECK: &str = "audit log";
 
 pub(super) async fn check(config: &Config, list: &mut CheckList) {
     let status = fetch_status(&config.state_dir.join(SOCKET)).await;
@@ -37,6 +38,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
     list.extend(status.as_ref().ok().and_then(refused_identities));
     list.extend(status.as_ref().into_iter().flat_map(failed_handshakes));
     list.extend(status.as_ref().ok().and_then(refused_offer));
+    list.extend(status.as_ref().ok().and_then(refused_audit_head));
     list.push(match status {
         Ok(status) if status.connected => {
             let (tunnels, lent, borrowed) = (status.tunnels.len(), status.lent.len(), status.borrowed.len());
@@ -82,6 +84,18 @@ fn refused_offer(status: &Status) -> Option<Check> {
             OFFER_CHECK,
             format!("the broker refused the newest offer and lends by an earlier one, if any: {refusal}"),
             "see the code in docs/errors.md; the agent offers again when its nodes change or it connects again",
+        )
+    })
+}
+
+/// A broker that shows another history of the audit log; `None` if the newest head continues the anchor.
+fn refused_audit_head(status: &Status) -> Option<Check> {
+    status.refused_audit_head.as_ref().map(|refusal| {
+        Check::failed(
+            AUDIT_CHECK,
+            refusal.clone(),
+            "tell the maintainers, who run comity audit verify; if they recovered the brokers from an older copy, let the \
+             agent accept that with comity-agent forget-audit-anchor (docs/audit.md)",
         )
     })
 }
@@ -160,6 +174,15 @@ mod tests {
         status.refused_offer = Some("offer generation 7 is not above 9, the last one (stale-generation)".to_owned());
         let refused = refused_offer(&status).unwrap();
         assert!(refused.result == Outcome::Failed && refused.detail.contains("stale-generation"), "{refused:?}");
+    }
+
+    #[test]
+    fn another_history_of_the_audit_log_fails_the_check() {
+        let mut status = Status::default();
+        assert!(refused_audit_head(&status).is_none());
+        status.refused_audit_head = Some("broker 2: its first 13 records are not those seen before".to_owned());
+        let refused = refused_audit_head(&status).unwrap();
+        assert!(refused.result == Outcome::Failed && refused.detail.contains("broker 2"), "{refused:?}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //! `GET /v1/devices`, `GET /v1/leases/{id}/kubeconfig`, and the other clusters below `/v1/peers`. Whoever may open the
 //! socket (mode 0600) may read the kubeconfigs, and decides which identity keys count.
 
+mod agent_status;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
@@ -25,16 +27,18 @@ use comity_types::PeeringState;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tower::limit::GlobalConcurrencyLimitLayer;
 
-use crate::devices::{DeviceTable, ReaderCounts};
+use crate::devices::DeviceTable;
+use crate::keys::audit_anchor;
 use crate::keys::continuity::{self, DecisionError};
 use crate::reconcile::parts::{Access, Parts, Ranges};
 use crate::services::canary::Unproved;
+
+pub use agent_status::Status;
 
 /// Name of the socket in the state directory.
 pub const SOCKET: &str = "agent.sock";
@@ -73,68 +77,6 @@ pub enum LocalApiError {
         /// The agent's reason.
         reason: String,
     },
-}
-
-/// Status of an agent, for people.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// This cluster.
-    pub cluster: String,
-    /// Trust domain of the federation.
-    pub federation: String,
-    /// Public identity key, "ed25519:BASE64".
-    pub identity_key: String,
-    /// Whether a stream to a broker is connected.
-    pub connected: bool,
-    /// Revision of the newest desired state.
-    pub revision: u64,
-    /// Messages that no broker has acknowledged.
-    pub outbox: usize,
-    /// Thousandths of GPUs lent, by the agent's own count.
-    pub lent_gpu_milli: u64,
-    /// Tunnels by peering, with their epochs.
-    pub tunnels: BTreeMap<String, u32>,
-    /// Networks between Liqos, by peering: "connected", or what they wait for.
-    #[serde(default)]
-    pub networks: BTreeMap<String, String>,
-    /// Remapped pod networks of other clusters, with the ranges at which this cluster sees them, by cluster.
-    #[serde(default)]
-    pub remapped: BTreeMap<String, BTreeMap<String, String>>,
-    /// Leases lent, with their namespaces.
-    pub lent: BTreeMap<String, String>,
-    /// Usable borrowed leases, with the loopback address of the donor's API, or the name of the node.
-    pub borrowed: BTreeMap<String, String>,
-    /// Whether the NetworkPolicies of guests are enforced here, in words; empty without guests.
-    #[serde(default)]
-    pub network_policies: String,
-    /// Admission policies of guests that are not in force, with the reason. While there are any, this cluster lends
-    /// nothing.
-    #[serde(default)]
-    pub missing_policies: BTreeMap<String, String>,
-    /// Nodes that lend nothing until their canaries finish and find nothing, with the reason.
-    #[serde(default)]
-    pub unproved: BTreeMap<String, String>,
-    /// Device readers.
-    #[serde(default)]
-    pub device_readers: ReaderCounts,
-    /// Other clusters that showed an identity key which is refused until a person decides.
-    #[serde(default)]
-    pub refused_identities: BTreeSet<String>,
-    /// Peerings as the broker describes them, by id: state and epoch.
-    #[serde(default)]
-    pub peerings: BTreeMap<String, String>,
-    /// Peerings whose last handshake failed, by id, with the reasons.
-    #[serde(default)]
-    pub failed_handshakes: BTreeMap<String, String>,
-    /// Steps that failed and wait to be retried, by "object/step", with their errors.
-    #[serde(default)]
-    pub failed_steps: BTreeMap<String, String>,
-    /// Why a broker refused the newest offer.
-    #[serde(default)]
-    pub refused_offer: Option<String>,
-    /// The last reports that a broker refused, the newest last.
-    #[serde(default)]
-    pub refused_reports: Vec<String>,
 }
 
 /// The state that is shown.
@@ -178,6 +120,7 @@ pub fn serve(
         .route("/v1/peers", get(peers))
         .route("/v1/peers/{cluster}", delete(forget_peer))
         .route("/v1/peers/{cluster}/accept", post(accept_peer))
+        .route("/v1/audit-anchor", delete(forget_audit_anchor))
         .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
         .with_state(shown);
     Ok(tokio::spawn(async move {
@@ -236,6 +179,8 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         failed_handshakes: failures.handshakes(),
         failed_steps: failures.steps(),
         refused_offer: failures.refused_offer(),
+        audit_anchor: audit_anchor::anchor(&store).ok().flatten().map(|anchor| anchor.to_string()),
+        refused_audit_head: failures.refused_audit_head(),
         refused_reports: failures.refused(),
     })
 }
@@ -314,6 +259,15 @@ async fn forget_peer(
     forgotten.map(Json).into_response()
 }
 
+async fn forget_audit_anchor(State(shown): State<Shown>) -> Response {
+    let forgotten = audit_anchor::forget(&shown.parts.store).await;
+    if forgotten.is_ok() {
+        shown.parts.failures.set_refused_audit_head(None);
+        tracing::warn!("a person let this agent forget the anchor of the audit log");
+    }
+    forgotten.map(Json).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())).into_response()
+}
+
 /// The answer to a person's decision.
 fn decision<T>(decided: Result<Result<T, DecisionError>, StoreError>) -> Result<T, (StatusCode, String)> {
     let refused = |error: DecisionError| match error {
@@ -381,6 +335,14 @@ pub async fn forget_cluster(socket: &Path, cluster: &ClusterName) -> Result<(), 
     call(socket, http::Request::delete(format!("/v1/peers/{cluster}")), Vec::new()).await.map(drop)
 }
 
+/// Lets the agent behind a socket forget the anchor of the brokers' audit log.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn forget_anchor(socket: &Path) -> Result<(), LocalApiError> {
+    call(socket, http::Request::delete("/v1/audit-anchor"), Vec::new()).await.map(drop)
+}
+
 fn read<T: DeserializeOwned>(socket: &Path, bytes: Vec<u8>) -> Result<T, LocalApiError> {
     serde_json::from_slice(&bytes)
         .map_err(|error| LocalApiError::NoAnswer { path: socket.to_owned(), reason: error.to_string() })
@@ -423,6 +385,8 @@ mod tests {
     use comity_agent_state::record::{RefusedKey, Trust};
     use comity_fuzz::fuzz;
     use comity_runtime::{IdentityKey, SeededEntropy};
+
+    use serde::Serialize;
 
     use super::*;
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use comity_agent_model::desired::Update;
 use comity_agent_model::status_reasons::{reasons, revocation};
 use comity_agent_state::store::StoreError;
+use comity_audit::TreeHead;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::broker_message::Body as FromBroker;
@@ -18,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::broker_stream::{self, BROKER_MESSAGE_LIMIT};
 use super::{AckOutcome, Event, Offered, Shared};
+use crate::keys::audit_anchor;
 use crate::reconcile::parts::Parts;
 use crate::uplink::acks::{self, AckWait};
 
@@ -84,6 +86,7 @@ pub(super) async fn run(
         shared: &shared,
         number,
         sent: 0,
+        anchor: None,
         welcomed: false,
         blocked: false,
         heartbeat: Duration::from_secs(5),
@@ -108,6 +111,8 @@ struct Session<'a> {
     number: u64,
     /// Highest message id sent on this stream.
     sent: u64,
+    /// Anchor of the audit log when the stream was opened.
+    anchor: Option<TreeHead>,
     welcomed: bool,
     /// A message waits for room in the transport.
     blocked: bool,
@@ -118,10 +123,12 @@ impl Session<'_> {
     async fn stream(&mut self, brokers: &BrokerEndpoints, events: &mpsc::Sender<Event>) -> Result<(), SessionError> {
         let channel = tls::connect(brokers, &self.shared.tls);
         let (sender, receiver) = mpsc::channel(SENDING);
+        self.anchor = audit_anchor::anchor(&self.shared.parts.store)?;
         let hello = v1::Hello {
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             revision: self.revision(),
             instance: self.shared.instance.clone(),
+            audit_size: self.anchor.map_or(0, |anchor| anchor.size),
         };
         let _ = sender.try_send(message(0, Body::Hello(hello)));
         let fence = self.shared.parts.fence.clone();
@@ -241,6 +248,9 @@ impl Session<'_> {
                 tracing::warn!(%error, "cannot keep the outage grace");
             }
         }
+        if let Err(error) = self.follow_audit_log(welcome).await {
+            tracing::warn!(%error, "cannot keep the anchor of the audit log");
+        }
         if !self.welcomed {
             self.welcomed = true;
             // Who acknowledged an end before may have been another broker than this one: what it still wants ended is
@@ -253,6 +263,25 @@ impl Session<'_> {
             tracing::info!(broker = welcome.broker, "connected to the broker group");
             // The uplink may have ended.
             let _ = events.send(Event::Welcomed(self.number)).await;
+        }
+    }
+
+    /// Takes the head of the audit log as the new anchor, if the broker proves that it continues the old one.
+    async fn follow_audit_log(&self, welcome: &v1::Welcome) -> Result<(), StoreError> {
+        let Some(proof) = &welcome.audit else { return Ok(()) };
+        let Parts { store, failures, .. } = &self.shared.parts;
+        match audit_anchor::judge(self.anchor.as_ref(), proof) {
+            Ok(head) => {
+                failures.set_refused_audit_head(None);
+                audit_anchor::advance(store, self.anchor.as_ref(), &head).await
+            }
+            Err(reason) => {
+                let reason = format!("broker {}: {reason}", welcome.broker);
+                self.shared.metrics.refused_audit_heads.inc();
+                failures.set_refused_audit_head(Some(&reason));
+                tracing::error!(%reason, "a broker shows another history of the audit log than before; the anchor stays");
+                audit_anchor::keep_evidence(store, self.anchor.as_ref(), (welcome.broker, proof), &reason).await
+            }
         }
     }
 

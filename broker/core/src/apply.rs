@@ -1,5 +1,6 @@
 //! Commands, and the one function that changes the state.
 
+mod audited_command;
 pub mod command;
 mod consequences;
 pub mod entry;
@@ -10,11 +11,11 @@ use crate::model::idempotency;
 use crate::model::refusal::Refusal;
 use crate::model::reply::Applied;
 use crate::state::State;
-use crate::state::transition::{IllegalChange, Transition};
+use crate::state::transition::{Finished, IllegalChange, Transition};
 
 impl State {
     /// Applies one log entry. Deterministic: equal states and entries give equal states and replies. A refused command
-    /// changes nothing but log time.
+    /// changes nothing but log time and the audit log.
     ///
     /// # Errors
     ///
@@ -23,18 +24,22 @@ impl State {
     pub fn apply(&mut self, entry: &LogEnvelope) -> Result<Applied, IllegalChange> {
         Transition::advance_log_time(self, entry.time);
         if let Some(reply) = entry.idempotency.as_ref().and_then(|key| idempotency::seen(&self.idempotency, key)) {
-            return Ok(Applied { reply, revision: self.revision, changes: Vec::new() });
+            return Ok(Applied { reply, revision: self.revision, changes: Vec::new(), audit: Vec::new() });
         }
         let mut transition = Transition::begin(self, (&entry.actor, entry.generation), &entry.traceparent);
+        let audited = entry.command.audited(transition.state());
         let reply = check_actor(transition.state(), entry).and_then(|()| entry.command.apply(&mut transition));
-        let changes = transition.finish(&reply)?;
+        if let Some(audited) = audited {
+            audited.record(&mut transition, &reply);
+        }
+        let Finished { changes, audit } = transition.finish(entry.command.name(), &reply)?;
         // Do not store refusals: a caller who fixes the cause may repeat the same call.
         if let (Some(key), Ok(_)) = (&entry.idempotency, &reply) {
             Transition::remember_reply(self, &entry.actor, key, &reply);
         }
         #[cfg(debug_assertions)]
         crate::state::invariants::assert_all(self);
-        Ok(Applied { reply, revision: self.revision, changes })
+        Ok(Applied { reply, revision: self.revision, changes, audit })
     }
 }
 

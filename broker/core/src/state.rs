@@ -21,6 +21,7 @@ pub(crate) mod usable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
+use comity_audit::Head;
 use comity_policy::{GpuTimeTable, UsageTable};
 use comity_types::{
     ClassName, ClusterId, InstitutionId, LeaseId, LeaseState, NodeId, PeeringId, PriorityName, RequestId, RequestState,
@@ -135,6 +136,8 @@ pub struct Records {
     pub time_shift_ms: i64,
     /// When the last leader began its term.
     pub term_began: Timestamp,
+    /// The end of the audit log, whose records leave [`State::apply`].
+    pub audit: Head,
     pub(crate) next_request: u64,
     pub(crate) next_lease: u64,
     pub(crate) next_peering: u64,

@@ -1,6 +1,8 @@
 //! The core through its public interface: whole scenarios, the scheduler's choices, determinism.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "core/audit.rs"]
+mod audit;
 #[path = "core/batch.rs"]
 mod batch;
 #[path = "core/bounds.rs"]

@@ -55,6 +55,9 @@ pub enum Rpc {
     RemovePolicySource,
     GetPolicy,
     Watch,
+    ListAuditRecords,
+    GetAuditHead,
+    GetAuditConsistency,
     GetRaftStatus,
     ChangeMembers,
     RebaseTime,
@@ -107,7 +110,7 @@ impl Rpc {
             | Self::ListPeerings
             | Self::Watch
             | Self::ExplainRequest => &[Cluster, Member],
-            Self::QuoteRequest => &[Member],
+            Self::QuoteRequest | Self::ListAuditRecords | Self::GetAuditHead | Self::GetAuditConsistency => &[Member],
             // A cluster submits requests for its own pods, renews the leases that they use, and releases the others.
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease | Self::RenewLease => &[Cluster, Submitter],
             Self::CheckpointLease => &[Submitter],
@@ -160,6 +163,7 @@ impl Rpc {
             Self::SetPolicySource | Self::RemovePolicySource => "set the source of the policy",
             Self::GetPolicy => "read the policy",
             Self::Watch => "watch requests and leases",
+            Self::ListAuditRecords | Self::GetAuditHead | Self::GetAuditConsistency => "read the audit log",
             Self::GetRaftStatus => "read the broker group's status",
             Self::ChangeMembers => "change the members of the broker group",
             Self::RebaseTime => "move log time",

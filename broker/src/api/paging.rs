@@ -61,6 +61,23 @@ impl Page {
         self.after.as_deref().map(parse).transpose()
     }
 
+    /// Items of the page.
+    #[must_use]
+    pub const fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The place of a page after which the list goes on from `last`; `None` for the last page.
+    #[must_use]
+    pub fn part(&self, last: Option<impl ToString>, revision: u64) -> v1::PageInfo {
+        let next_token = last.map_or_else(String::new, |last| self.token(&last));
+        v1::PageInfo { next_token, revision }
+    }
+
+    fn token(&self, last: &impl ToString) -> String {
+        URL_SAFE_NO_PAD.encode(format!("{} {}", self.list, last.to_string()))
+    }
+
     /// Takes one page of `items`, which start after the page's key; each item comes with its key.
     pub fn take<K: ToString, T>(&self, items: impl Iterator<Item = (K, T)>, revision: u64) -> (Vec<T>, v1::PageInfo) {
         let mut items = items.peekable();
@@ -71,7 +88,7 @@ impl Page {
             page.push(item);
         }
         let next_token = match (last, items.peek()) {
-            (Some(last), Some(_)) => URL_SAFE_NO_PAD.encode(format!("{} {}", self.list, last.to_string())),
+            (Some(last), Some(_)) => self.token(&last),
             _ => String::new(),
         };
         (page, v1::PageInfo { next_token, revision })

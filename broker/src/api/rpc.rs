@@ -2,6 +2,7 @@
 //! → propose or read → convert.
 
 pub mod agent_service;
+pub mod audit_service;
 pub mod explain_failure;
 pub mod federation_service;
 pub mod lease_service;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use comity_proto::v1::audit_service_server::AuditServiceServer;
 use comity_proto::v1::federation_service_server::FederationServiceServer;
 use comity_proto::v1::lease_service_server::LeaseServiceServer;
 use comity_proto::v1::offer_service_server::OfferServiceServer;
@@ -26,8 +27,8 @@ use crate::api::rpc::message_limit::MessageLimitLayer;
 use crate::api::rpc::name_brokers::NameBrokersLayer;
 use crate::api::rpc::peer_limit::PeerLimitLayer;
 use crate::api::rpc::{
-    MAX_USER_MESSAGE_BYTES, agent_service, federation_service, lease_service, offer_service, peering_service,
-    policy_service, raft_service, request_service, watch_service,
+    MAX_USER_MESSAGE_BYTES, agent_service, audit_service, federation_service, lease_service, offer_service,
+    peering_service, policy_service, raft_service, request_service, watch_service,
 };
 use crate::api::shares::call_pace::kernel_thread_time;
 use crate::context::Context;
@@ -136,6 +137,10 @@ pub async fn serve_clients(
         )
         .add_service(
             PolicyServiceServer::new(policy_service::PolicyHandlers { context: context.clone() })
+                .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
+        )
+        .add_service(
+            AuditServiceServer::new(audit_service::AuditHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
         .add_service(

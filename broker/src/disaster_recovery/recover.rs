@@ -160,8 +160,9 @@ impl Recovery {
         ensure_identity(&ca, &settings, &from).map_err(RebuildError::from)?;
         let fresh = from.join(format!("group.new-{}", std::process::id()));
         let made = {
-            let fresh = fresh.clone();
-            tokio::task::spawn_blocking(move || storage::found_on(best.copy, &fresh, settings.id, address)).await
+            let (old, fresh) = (from.join("group"), fresh.clone());
+            let found = move || storage::found_on(best.copy, (&old, &fresh), settings.id, address);
+            tokio::task::spawn_blocking(found).await
         };
         let group = made.map_err(|error| StorageError::Internal(error.to_string())).flatten()?;
         let group_dir = from.join("group");

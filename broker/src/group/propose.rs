@@ -218,6 +218,7 @@ impl Inner {
             )),
             revision: *self.replica.revision().borrow(),
             changes: Vec::new(),
+            audit: Vec::new(),
         })
     }
 }

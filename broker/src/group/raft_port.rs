@@ -7,7 +7,8 @@ use comity_core::broker_record::BrokerRole;
 use comity_proto::raft::v1::raft_transport_server::{RaftTransport, RaftTransportServer};
 use comity_proto::raft::v1::{
     AttendRequest, AttendResponse, ExchangeClocksRequest, ExchangeClocksResponse, Frame, HelloRequest, HelloResponse,
-    ReadIndexRequest, ReadIndexResponse, ReportSeenRequest, ReportSeenResponse, SnapshotChunk,
+    ReadAuditRecordsRequest, ReadAuditRecordsResponse, ReadIndexRequest, ReadIndexResponse, ReportSeenRequest,
+    ReportSeenResponse, SnapshotChunk,
 };
 use comity_types::ClusterId;
 use futures::{Stream, StreamExt as _};
@@ -197,6 +198,14 @@ impl RaftTransport for RaftTransportService {
         let caller = CallingBroker::of(request.extensions(), &inner.config.trust_domain, inner.certificate_time())?;
         caller.is(request.get_ref().broker)?;
         self.group.serve_hello(request.get_ref()).await.map(Response::new)
+    }
+
+    async fn read_audit_records(
+        &self,
+        request: Request<ReadAuditRecordsRequest>,
+    ) -> Result<Response<ReadAuditRecordsResponse>, Status> {
+        self.member(&request).await?;
+        self.group.serve_audit_records(request.into_inner()).await.map(Response::new)
     }
 
     async fn exchange_clocks(

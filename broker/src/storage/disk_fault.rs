@@ -1,5 +1,7 @@
 //! Disk faults that the operating system reports. Unlike damage they pass and lose no data.
 
+pub(crate) mod disk_watch;
+
 use std::error::Error;
 use std::fmt;
 use std::io::{self, ErrorKind};

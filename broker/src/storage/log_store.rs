@@ -17,7 +17,7 @@ use raft_log::{Config, RaftLog, chunked_wal};
 use tokio::sync::oneshot;
 
 use crate::replication::types::{Entry, LogId, TypeConfig, Vote};
-use crate::storage::disk_watch::DiskWatch;
+use crate::storage::disk_fault::disk_watch::DiskWatch;
 use crate::storage::reached::{LogPosition, Reached};
 use crate::storage::storage_error::StorageError;
 use crate::storage::torn_end;

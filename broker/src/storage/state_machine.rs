@@ -11,6 +11,7 @@ use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, Stored
 
 use crate::replication::types::{LogId, SnapshotMeta, StoredMembership, TypeConfig};
 use crate::storage::SnapshotMade;
+use crate::storage::audit_store::AuditStore;
 use crate::storage::replica::{Replica, Replicated};
 use crate::storage::snapshot_dir::SnapshotDir;
 use crate::storage::snapshot_file::{RaftSnapshot, SnapshotHandle};
@@ -21,11 +22,12 @@ pub struct StateMachine {
     replica: Arc<Replica>,
     snapshots: SnapshotDir,
     pace: SnapshotPace,
+    audit: AuditStore,
 }
 
 impl StateMachine {
-    pub(super) fn new(replica: Arc<Replica>, snapshots: SnapshotDir) -> Self {
-        Self { replica, snapshots, pace: SnapshotPace::default() }
+    pub(super) fn new(replica: Arc<Replica>, snapshots: SnapshotDir, audit: AuditStore) -> Self {
+        Self { replica, snapshots, pace: SnapshotPace::default(), audit }
     }
 }
 
@@ -53,7 +55,9 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                         .take()
                         .map_err(|error| io::Error::new(error.kind(), format!("log entry {log_id}: {error}")))?;
                     let applied = self.replica.apply(log_id, &envelope);
-                    Some(applied.map_err(|illegal| stop_at(log_id, envelope.command.name(), &illegal))?)
+                    let mut applied = applied.map_err(|illegal| stop_at(log_id, envelope.command.name(), &illegal))?;
+                    self.audit.append(std::mem::take(&mut applied.audit))?;
+                    Some(applied)
                 }
                 EntryPayload::Membership(membership) => {
                     self.replica.advance(log_id, Some(Stored::new(Some(log_id), membership)));
@@ -72,12 +76,14 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
             replica: Arc::clone(&self.replica),
             snapshots: self.snapshots.clone(),
             pace: self.pace.clone(),
+            audit: self.audit.clone(),
         }
     }
 
     async fn install_snapshot(&mut self, meta: &SnapshotMeta, snapshot: SnapshotHandle) -> io::Result<()> {
         let (snapshots, wanted) = (self.snapshots.clone(), meta.clone());
         let loaded = blocking(move || snapshots.install(&wanted, &snapshot)).await?;
+        self.audit.restored(&loaded.state)?;
         self.replica.replace(loaded.state, meta);
         Ok(())
     }
@@ -102,6 +108,7 @@ pub struct SnapshotBuilder {
     replica: Arc<Replica>,
     snapshots: SnapshotDir,
     pace: SnapshotPace,
+    audit: AuditStore,
 }
 
 impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
@@ -110,11 +117,14 @@ impl RaftSnapshotBuilder<TypeConfig> for SnapshotBuilder {
     async fn build_snapshot(&mut self) -> io::Result<RaftSnapshot> {
         self.pace.wait().await;
         let (replica, snapshots, pace) = (Arc::clone(&self.replica), self.snapshots.clone(), self.pace.clone());
+        let audit = self.audit.clone();
         let (meta, snapshot) = blocking(move || {
             let began = Instant::now();
             // Apply waits only for the copy, not for encoding, compressing and writing.
             let replicated = replica.read(Replicated::copy_for_snapshot).map_err(io::Error::other)?;
             let held_up = began.elapsed();
+            // The log is purged up to a snapshot, and cannot make these records again.
+            audit.flush()?;
             let (meta, snapshot) = snapshots.make(&replicated)?;
             drop(replicated);
             let made = SnapshotMade { took: began.elapsed(), held_up, bytes: snapshot.file.metadata()?.len() };

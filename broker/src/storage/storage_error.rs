@@ -62,6 +62,18 @@ pub enum StorageError {
         /// The damage.
         reason: String,
     },
+    /// The audit log's file is damaged.
+    #[error("{} is damaged: {reason}; keep it as evidence, move it away and start the broker again: the other \
+        brokers send the records, and without other brokers those before the last snapshot are lost", path.display())]
+    DamagedAuditLog {
+        /// The file.
+        path: PathBuf,
+        /// The damage.
+        reason: String,
+    },
+    /// The audit log's file and the state do not belong together.
+    #[error("{0}")]
+    AuditLog(String),
     /// There is nothing to make a state of.
     #[error("{} has neither a log entry nor a snapshot", path.display())]
     NoEntry {
@@ -103,6 +115,10 @@ impl StorageError {
             Self::FromTheFuture { path, found, known } => Self::FromTheFuture { path: path_in(path), found, known },
             Self::InUse { path } => Self::InUse { path: path_in(path) },
             Self::Damaged { path, reason } => Self::Damaged { path: path_in(path), reason: text_with(reason) },
+            Self::DamagedAuditLog { path, reason } => {
+                Self::DamagedAuditLog { path: path_in(path), reason: text_with(reason) }
+            }
+            Self::AuditLog(reason) => Self::AuditLog(text_with(reason)),
             Self::NoEntry { path } => Self::NoEntry { path: path_in(path) },
             Self::NothingLeft { path, looked } => Self::NothingLeft { path: path_in(path), looked: text_with(looked) },
             Self::Internal(reason) => Self::Internal(text_with(reason)),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use comity_audit::SealedRecord;
 use comity_core::Actor;
 use comity_core::command::RecoverGroup;
 use comity_core::log::LOG_FORMAT;
@@ -15,6 +16,7 @@ use openraft::{EntryPayload, Membership, StoredMembership};
 use crate::replication::identity::GroupId;
 use crate::replication::member::{MemberAddress, MemberNode};
 use crate::replication::types::{LogId, Vote};
+use crate::storage::audit_store;
 use crate::storage::log_store::LogStore;
 use crate::storage::lost;
 use crate::storage::marker::Marker;
@@ -33,6 +35,8 @@ pub(crate) struct SurvivingCopy {
     pub(crate) state: State,
     /// The last entry.
     pub(crate) last: LogId,
+    /// Records of the audit log that the entries after the newest snapshot make.
+    audit: Vec<SealedRecord>,
     /// Last entry known to be committed.
     pub(crate) committed: Option<u64>,
     /// Group of the copy.
@@ -50,12 +54,13 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     let loaded = snapshots.load(log.purged_index().map_err(internal)?)?;
     let (mut state, mut last) =
         loaded.map_or_else(|| (State::default(), None), |loaded| (loaded.state, loaded.meta.last_log_id));
+    let mut audit = Vec::new();
     loop {
         let from = last.map_or(0, |id: LogId| id.index.saturating_add(1));
         let entries = log.range(from, from.saturating_add(ENTRIES_PER_READ)).map_err(internal)?;
         for entry in &entries {
             if let EntryPayload::Normal(proposed) = &entry.payload {
-                state.apply(&proposed.take().map_err(internal)?).map_err(illegal)?;
+                audit.extend(state.apply(&proposed.take().map_err(internal)?).map_err(illegal)?.audit);
             }
             last = Some(entry.log_id);
         }
@@ -67,7 +72,7 @@ pub(crate) fn read(data: &Path, id: u64) -> Result<SurvivingCopy, StorageError> 
     log.close();
     let last = last.ok_or_else(|| StorageError::NoEntry { path: data.to_owned() })?;
     let replaces = marker.as_ref().map(|marker| marker.replaces.clone()).unwrap_or_default();
-    Ok(SurvivingCopy { state, last, committed, group: marker.and_then(|marker| marker.group), replaces })
+    Ok(SurvivingCopy { state, last, audit, committed, group: marker.and_then(|marker| marker.group), replaces })
 }
 
 fn illegal(error: IllegalChange) -> StorageError {
@@ -118,14 +123,15 @@ fn copy_dir(from: &Path, to: &Path) -> Result<(), StorageError> {
 }
 
 /// Creates the data directory `data`, which must not exist, of a new group with the copy's state and the single voter
-/// `id`. Blocks.
+/// `id`. The audit log goes on from that of the data directory `old_data`. Blocks.
 pub(crate) fn found_on(
     copy: SurvivingCopy,
-    data: &Path,
+    (old_data, data): (&Path, &Path),
     id: u64,
     address: MemberAddress,
 ) -> Result<GroupId, StorageError> {
-    let SurvivingCopy { mut state, last, group: old, replaces, .. } = copy;
+    let SurvivingCopy { mut state, last, mut audit, group: old, replaces, .. } = copy;
+    let reaches = state.audit.size();
     let internal = |error: std::io::Error| StorageError::Internal(error.to_string());
     let recovery = LogEnvelope {
         format: LOG_FORMAT,
@@ -136,8 +142,9 @@ pub(crate) fn found_on(
         idempotency: None,
         command: Command::RecoverGroup(RecoverGroup { broker: id }),
     };
-    state.apply(&recovery).map_err(illegal)?;
+    audit.extend(state.apply(&recovery).map_err(illegal)?.audit);
     comity_runtime::atomic_file::create_private_dir(data)?;
+    audit_store::carry_over(old_data, data, reaches, audit)?;
     let group = GroupId::draw();
     let mut marker = Marker::fresh(id, Some(group.clone()));
     marker.replaces = replaces.into_iter().chain(old).collect();

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::replication::command_codec::MAX_ENTRY_BYTES;
 use crate::replication::entry_codec;
 use crate::replication::types::{Entry, LogId, Proposed, TypeConfig, Vote};
-use crate::storage::disk_watch::PendingWrite;
+use crate::storage::disk_fault::disk_watch::PendingWrite;
 
 /// Names the types of the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

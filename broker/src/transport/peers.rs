@@ -7,7 +7,7 @@ use std::time::Duration;
 use comity_proto::raft::v1::raft_transport_client::RaftTransportClient;
 use comity_proto::raft::v1::{
     AttendRequest, AttendResponse, ExchangeClocksRequest, ExchangeClocksResponse, HelloRequest, HelloResponse,
-    ReadIndexRequest, ReportSeenRequest,
+    ReadAuditRecordsRequest, ReadIndexRequest, ReportSeenRequest,
 };
 use comity_runtime::spiffe::{SpiffeId, TrustDomain};
 use comity_runtime::tls::{BrokerChannel, BrokerEndpoints, ChannelOptions, ClientTls, ConnectError, connect_with};
@@ -211,6 +211,19 @@ impl Peers {
         let mut client = self.client(leader, &node.address, Lane::Forward)?;
         let reply = within(timeout, |request| client.read_index(request), self.to(node, ReadIndexRequest {})).await;
         Ok(reply.map_err(|status| self.failed(leader, &status))?.index)
+    }
+
+    /// Reads records of the audit log from a member, as lines.
+    pub(crate) async fn read_audit_records(
+        &self,
+        member: u64,
+        node: &MemberNode,
+        request: ReadAuditRecordsRequest,
+        timeout: Duration,
+    ) -> Result<Vec<String>, CallError> {
+        let mut client = self.client(member, &node.address, Lane::Snapshot)?;
+        let reply = within(timeout, |request| client.read_audit_records(request), self.to(node, request)).await;
+        Ok(reply.map_err(|status| self.failed(member, &status))?.lines)
     }
 
     /// Opens a stream that ends with the peer's process or the connection.

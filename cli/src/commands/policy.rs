@@ -18,6 +18,7 @@ mod save;
 mod schema;
 mod source;
 mod test;
+mod why;
 
 pub use apply::PolicyApplyArgs;
 pub(crate) use apply::apply;
@@ -27,6 +28,7 @@ pub use plan::PolicyPlanArgs;
 pub use schema::PolicySchemaArgs;
 pub use source::PolicySourceCommand;
 pub use test::PolicyTestArgs;
+pub use why::PolicyWhyArgs;
 
 use self::bad_bundle::{bad_bundle, unreadable};
 use self::save::save;
@@ -73,6 +75,8 @@ pub enum PolicyCommand {
     /// Show the bundle in force
     #[command(after_help = POLICY_SHOW_EXAMPLES)]
     Show(PolicyShowArgs),
+    /// Say what was decided about a request, and the documents and lines behind it
+    Why(PolicyWhyArgs),
     /// The Git repository that the leader pulls the policy from
     #[command(subcommand)]
     Source(PolicySourceCommand),
@@ -122,6 +126,7 @@ impl PolicyCommand {
             Self::Test(args) => args.run(session),
             Self::Schema(args) => args.run(session),
             Self::Apply(args) => args.run(session).await,
+            Self::Why(args) => args.run(session).await,
             Self::Source(command) => command.run(session).await,
             Self::Show(args) => {
                 let mut client = PolicyServiceClient::new(session.channel()?);

@@ -15,15 +15,16 @@ const CORE: &[&str] = &["collections", "model", "state", "feasibility", "apply",
 const BROKER: &[&str] = &["replication", "storage", "eligibility", "transport", "group", "api"];
 
 /// The crates that each crate may depend on, besides those of others. Tests may use more.
-const CRATES: [(&str, &[&str]); 23] = [
+const CRATES: [(&str, &[&str]); 25] = [
     ("proto/types", &[]),
+    ("proto/audit", &["types"]),
     ("proto", &["types"]),
     ("policy", &["types"]),
     ("policy/provenance", &["policy"]),
-    ("broker/core", &["types", "policy"]),
+    ("broker/core", &["types", "audit", "policy"]),
     ("broker/policy-test", &["types", "policy", "core"]),
     ("runtime", &["types"]),
-    ("broker", &["types", "policy", "provenance", "core", "proto", "runtime"]),
+    ("broker", &["types", "audit", "policy", "provenance", "core", "proto", "runtime"]),
     ("agent/model", &["types", "proto", "runtime"]),
     ("agent/fabric", &["agent-model"]),
     ("agent/kubernetes", &["policy", "runtime", "agent-model"]),
@@ -38,6 +39,7 @@ const CRATES: [(&str, &[&str]); 23] = [
         "agent",
         &[
             "types",
+            "audit",
             "proto",
             "policy",
             "runtime",
@@ -51,7 +53,10 @@ const CRATES: [(&str, &[&str]); 23] = [
         ],
     ),
     ("integration-tests/testkit", &[]),
-    ("cli", &["types", "proto", "policy", "policy-test", "runtime", "agent-model", "agent", "broker", "testkit"]),
+    (
+        "cli",
+        &["types", "audit", "proto", "policy", "policy-test", "runtime", "agent-model", "agent", "broker", "testkit"],
+    ),
     ("integration-tests/architecture", &[]),
     ("integration-tests/docs", &[]),
     ("integration-tests/fuzz", &[]),
@@ -61,6 +66,7 @@ const CRATES: [(&str, &[&str]); 23] = [
         "integration-tests",
         &[
             "types",
+            "audit",
             "proto",
             "runtime",
             "agent-model",
@@ -77,7 +83,8 @@ const CRATES: [(&str, &[&str]); 23] = [
 ];
 
 /// Crates without clocks, randomness and I/O, and the libraries that would bring them in.
-const PURE: [&str; 5] = ["proto/types", "policy", "policy/provenance", "broker/core", "broker/policy-test"];
+const PURE: [&str; 6] =
+    ["proto/types", "proto/audit", "policy", "policy/provenance", "broker/core", "broker/policy-test"];
 const IMPURE: [&str; 10] =
     ["tokio", "futures", "tonic", "prost", "kube", "openraft", "rand", "getrandom", "time", "tracing"];
 

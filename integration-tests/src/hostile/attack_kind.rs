@@ -60,11 +60,12 @@ pub enum AttackKind {
     RepointDevices,
     EarlyFencingTokens,
     LateFencingToken,
+    RewriteAuditHistory,
 }
 
 impl AttackKind {
     /// All kinds.
-    pub const ALL: [Self; 49] = [
+    pub const ALL: [Self; 50] = [
         Self::SwapPeering,
         Self::RelabelInstitution,
         Self::SwapIdentityKeyOfOrigin,
@@ -114,6 +115,7 @@ impl AttackKind {
         Self::RepointDevices,
         Self::EarlyFencingTokens,
         Self::LateFencingToken,
+        Self::RewriteAuditHistory,
     ];
 
     /// Its name in reports.
@@ -169,6 +171,7 @@ impl AttackKind {
             Self::RepointDevices => "repoint-devices",
             Self::EarlyFencingTokens => "early-fencing-tokens",
             Self::LateFencingToken => "late-fencing-token",
+            Self::RewriteAuditHistory => "rewrite-audit-history",
         }
     }
 
@@ -254,6 +257,7 @@ impl AttackKind {
             Self::InventPeerings => round.invent_peerings(),
             Self::InventEpochs => round.invent_epochs().await,
             Self::EndlessOutageGrace => round.endless_outage_grace().await,
+            Self::RewriteAuditHistory => round.rewrite_audit_history().await,
             Self::ProlongAndGoSilent => round.prolong_and_go_silent().await,
             Self::HighestRevision => round.highest_revision().await,
             Self::RepointDevices => round.repoint_devices(),

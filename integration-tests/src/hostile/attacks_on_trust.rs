@@ -1,10 +1,12 @@
-//! Attacks on what certificates are trusted: wrong renewals, roots that are planted or taken away.
+//! Attacks on what agents trust: wrong renewals, roots that are planted or taken away, and another history of the audit
+//! log.
 
 use std::time::Duration;
 
 use super::attack_round::AttackRound;
 use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use super::broker_core::WrongRenewal;
+use super::hostile_federation::SOON;
 use crate::wait::until;
 
 /// Limit of a wait for renewals. Where certificates live longer, an attack on renewals goes by without one.
@@ -42,6 +44,30 @@ impl AttackRound<'_> {
             self.ledger.violate(format!("a check failed: {error:#}"));
         }
         self.renew_with(WrongRenewal::FirstRoot).await;
+    }
+
+    /// Opens the streams of both agents again, and shows an audit log whose first record is another one than before.
+    pub(crate) async fn rewrite_audit_history(&mut self) {
+        for cluster in [ORIGIN_CLUSTER, DONOR_CLUSTER] {
+            if let Err(error) = self.rewrite_history_for(cluster).await {
+                self.ledger.violate(format!("{cluster}, shown another audit log: {error:#}"));
+            }
+        }
+    }
+
+    async fn rewrite_history_for(&mut self, cluster: &'static str) -> anyhow::Result<()> {
+        let federation = self.federation;
+        let anchored = async || Ok(federation.status(cluster).await?.audit_anchor);
+        let before = until("an anchor of the audit log", SOON, anchored).await?;
+        federation.broker.lie(|whims| whims.rewrites_audit_log = true);
+        federation.broker.restart();
+        let refused = async || Ok(federation.status(cluster).await?.refused_audit_head);
+        let reason = until("the refusal of the rewritten log", SOON, refused).await;
+        federation.broker.be_honest();
+        let after = federation.status(cluster).await?.audit_anchor;
+        anyhow::ensure!(after.as_ref() == Some(&before), "its anchor {before} became {after:?}");
+        println!("{cluster} refuses the log: {}", reason?);
+        Ok(())
     }
 
     async fn renew_with(&self, renewal: WrongRenewal) {

@@ -1,6 +1,8 @@
 //! What an honest broker would do with the reports of its agents, without a log, policy or scheduler: the least that
 //! makes a lease active. A hostile broker begins from it and changes one thing.
 
+mod told_history;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_proto::v1;
@@ -8,6 +10,8 @@ use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::{lease_report, peering_report};
 
 use crate::watch::now_ms;
+
+pub(crate) use told_history::ToldHistory;
 
 /// The cluster that borrows.
 pub(crate) const ORIGIN_CLUSTER: &str = "campus";

@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::books::{Books, ToldMember};
+use super::books::{Books, ToldHistory, ToldMember};
 use super::impostor::{IMPOSTOR, Impostor, OpenedEnvelope};
 use super::stolen_authority::StolenAuthority;
 use crate::watch::now_ms;
@@ -81,6 +81,8 @@ pub(crate) struct Whims {
     pub(crate) raw: BTreeMap<String, Vec<Vec<u8>>>,
     /// Outage grace that it grants each new stream; honest if absent.
     pub(crate) outage_grace_ms: Option<u64>,
+    /// Whether it shows an audit log whose first record is another one.
+    pub(crate) rewrites_audit_log: bool,
     /// It answers no call.
     pub(crate) is_silent: bool,
 }
@@ -105,6 +107,7 @@ pub(super) struct BrokerState {
     pub(super) refused: Vec<Refused>,
     pub(super) renewals: u64,
     pub(super) welcomes: u64,
+    pub(super) history: ToldHistory,
     /// Whether the federation has begun to move to its next root.
     pub(super) is_rotated: bool,
     /// Numbers of reports that were not acknowledged, by cluster.
@@ -234,14 +237,20 @@ impl BrokerCore {
     ) {
         let (mut changed, mut processes) = (self.changed.subscribe(), self.processes.subscribe());
         changed.mark_changed();
+        let Ok(Some(first)) = incoming.message().await else { return };
+        let Some(Body::Hello(hello)) = &first.body else { return };
+        let audit_size = hello.audit_size;
+        self.hear(cluster, &first);
         let welcome = {
             let mut state = self.lock();
             state.welcomes += 1;
+            state.history.go_on();
             v1::Welcome {
                 broker: 1,
                 heartbeat_interval_ms: HEARTBEAT_MS,
                 offer_generation: state.books.offers.get(cluster).map_or(0, |offer| offer.generation),
                 outage_grace_ms: state.whims.outage_grace_ms.unwrap_or(OUTAGE_GRACE_MS),
+                audit: Some(state.history.proof(audit_size, state.whims.rewrites_audit_log)),
             }
         };
         if sender.send(Ok(encode(Said::Welcome(welcome)))).await.is_err() {

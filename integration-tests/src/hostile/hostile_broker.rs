@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
 
-use super::books::Books;
+use super::books::{Books, ToldHistory};
 use super::broker_core::{BrokerCore, BrokerState, Refused, Whims};
 use super::hostile_services::{AgentDoor, EnrolmentDoor};
 use super::impostor::{Impostor, OpenedEnvelope};
@@ -70,6 +70,7 @@ impl HostileBroker {
                 refused: Vec::new(),
                 renewals: 0,
                 welcomes: 0,
+                history: ToldHistory::default(),
                 is_rotated: false,
                 withheld: BTreeMap::new(),
                 opened: Vec::new(),

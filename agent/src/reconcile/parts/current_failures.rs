@@ -1,5 +1,5 @@
-//! What goes wrong at present, for people: steps that wait to be retried, an offer or reports that a broker refused, and
-//! handshakes that failed.
+//! What goes wrong at present, for people: steps that wait to be retried, an offer or reports that a broker refused,
+//! handshakes that failed, and a history of the audit log that is another one than before.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,6 +22,7 @@ struct Failing {
     refused: VecDeque<String>,
     handshakes: BTreeMap<PeeringId, String>,
     offer: Option<String>,
+    audit_head: Option<String>,
 }
 
 impl CurrentFailures {
@@ -84,6 +85,17 @@ impl CurrentFailures {
     #[must_use]
     pub fn refused_offer(&self) -> Option<String> {
         self.failing().offer.clone()
+    }
+
+    /// Says why the newest head of the audit log was refused; `None` once one was accepted.
+    pub(crate) fn set_refused_audit_head(&self, refusal: Option<&str>) {
+        self.failing().audit_head = refusal.map(shortened);
+    }
+
+    /// Why the newest head of the audit log was refused.
+    #[must_use]
+    pub fn refused_audit_head(&self) -> Option<String> {
+        self.failing().audit_head.clone()
     }
 
     /// Steps that wait to be retried, by "object/step", with their errors.

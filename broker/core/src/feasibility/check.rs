@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_policy::{Bundle, compile_selector, show_duration, show_gpus};
+use comity_policy::{Bundle, DocRef, compile_selector, show_duration, show_gpus};
 use comity_types::{ClassName, ClusterId, NodeId, RequestId};
 
 use crate::feasibility::check_wiring::{check_count, check_network, check_part};
@@ -10,7 +10,7 @@ use crate::feasibility::fit::device::{Load, room};
 use crate::feasibility::fit::mig_device::cut;
 use crate::feasibility::fit::{ResourceKind, Wanted, free_cpu_and_memory, serves};
 use crate::feasibility::gpu_types::gpu_type_of;
-use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered, permitted};
+use crate::feasibility::obstacle::{Obstacle, check_reserve, delivery_offered};
 use crate::feasibility::reclaim_checks::pool::check_pools;
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::demand::{DeviceChoice, Members, RequestSpec, Share};
@@ -32,6 +32,8 @@ pub struct Grant {
     pub class: ClassName,
     /// Agreement, if the institutions differ.
     pub agreement: Option<String>,
+    /// The documents of policy that permit it.
+    pub because: Vec<DocRef>,
 }
 
 fn no_capacity(reason: String) -> Refusal {
@@ -171,10 +173,10 @@ fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Plac
         )));
     }
     let ask = PolicyQuery::of(spec, &class, placement.milli());
-    let agreement = permitted(snapshot.may_borrow(donor, ask)).map_err(|obstacle| denied(&obstacle))?;
+    let allowance = snapshot.allowance(donor, ask).map_err(|denial| denied(&Obstacle::of_denial(*denial)))?;
     check_reserve(snapshot, donor, placement).map_err(|obstacle| denied(&obstacle))?;
     check_pools(snapshot, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
-    Ok(Grant { class, agreement: agreement.map(str::to_owned) })
+    Ok(Grant { class, agreement: allowance.agreement, because: allowance.because })
 }
 
 /// The class of a placement's devices.

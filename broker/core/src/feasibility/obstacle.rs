@@ -86,16 +86,20 @@ pub(crate) fn delivery_offered(
 }
 
 pub(crate) fn permitted(answer: Result<Option<&str>, Box<Denial>>) -> Result<Option<&str>, Box<Obstacle>> {
-    answer.map_err(|denial| {
-        Box::new(Obstacle {
+    answer.map_err(|denial| Box::new(Obstacle::of_denial(*denial)))
+}
+
+impl Obstacle {
+    pub(crate) fn of_denial(denial: Denial) -> Self {
+        Self {
             code: denial.code.as_str().to_owned(),
             by: denial.by.iter().map(ToString::to_string).collect(),
             reason: denial.message,
             unblock: denial.unblock,
             until: None,
             cure: if denial.code.may_pass() { Cure::Waiting } else { Cure::Change },
-        })
-    })
+        }
+    }
 }
 
 /// Thousandths of a donor's healthy devices that local work does not hold, for the nodes of `snapshot`.

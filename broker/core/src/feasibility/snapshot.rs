@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use comity_policy::{
-    Booking, BorrowFacts, Bundle, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey, QuotaUse, UsageTable,
+    Allowance, Booking, BorrowFacts, Bundle, Decision, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey,
+    QuotaUse, UsageTable,
 };
 use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId};
 
@@ -285,6 +286,14 @@ impl<'a> Snapshot<'a> {
     /// Asks policy: returns the agreement that permits the loan, or the reason against it.
     pub(crate) fn may_borrow(&self, donor: &ClusterId, ask: PolicyQuery<'_>) -> Result<Option<&'a str>, Box<Denial>> {
         self.bundle.may_borrow_under(&self.borrow_facts(donor, ask))
+    }
+
+    /// As [`may_borrow`](Self::may_borrow), with the documents behind an allowance.
+    pub(crate) fn allowance(&self, donor: &ClusterId, ask: PolicyQuery<'_>) -> Result<Allowance, Box<Denial>> {
+        match self.bundle.may_borrow(&self.borrow_facts(donor, ask)) {
+            Decision::Allow(allowance) => Ok(allowance),
+            Decision::Deny(denial) => Err(Box::new(denial)),
+        }
     }
 
     /// What rules of policy warn of; nothing if policy does not permit the loan.

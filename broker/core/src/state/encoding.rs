@@ -116,6 +116,7 @@ pub fn copy(state: &State) -> State {
         suspensions: state.suspensions.clone(),
         time_shift_ms: state.time_shift_ms,
         term_began: state.term_began,
+        audit: state.audit.clone(),
         next_request: state.next_request,
         next_lease: state.next_lease,
         next_peering: state.next_peering,

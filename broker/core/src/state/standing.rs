@@ -8,6 +8,7 @@ use crate::model::actor::Actor;
 use crate::model::broker_record::BrokerRole;
 use crate::model::lease::Lease;
 use crate::model::refusal::{Code, Refusal};
+use crate::model::request::Request;
 use crate::model::revocation::Exclusion;
 use crate::state::State;
 
@@ -35,7 +36,10 @@ impl State {
     }
 
     /// The institution for which a cluster joined, and the one that owns it by the policy in force: mostly the same.
-    pub(crate) fn institutions_of_cluster<'s>(&'s self, cluster: &ClusterId) -> impl Iterator<Item = &'s str> {
+    pub(crate) fn institutions_of_cluster<'s>(
+        &'s self,
+        cluster: &ClusterId,
+    ) -> impl Iterator<Item = &'s str> + use<'s> {
         let joined_for = self.clusters.get(cluster).map(|record| record.institution.as_str());
         joined_for.into_iter().chain(self.owner(cluster))
     }
@@ -126,6 +130,22 @@ impl State {
     /// moving a tenant to another institution does not lift a suspension.
     pub(crate) fn institutions_of_borrower<'s>(&'s self, lease: &'s Lease) -> impl Iterator<Item = &'s str> {
         [lease.institution.as_str()].into_iter().chain(self.institution_of_tenant(&lease.tenant))
+    }
+
+    /// The institutions that a request concerns, each perhaps twice: the tenant's, and those of its origin.
+    pub(crate) fn institutions_of_request<'s>(
+        &'s self,
+        request: &'s Request,
+    ) -> impl Iterator<Item = String> + use<'s> {
+        let tenant = self.institution_of_tenant(&request.spec.tenant);
+        tenant.into_iter().chain(self.institutions_of_cluster(&request.spec.origin)).map(str::to_owned)
+    }
+
+    /// The institutions that a lease concerns, some perhaps twice: those of its tenant, its origin and its donor.
+    pub(crate) fn institutions_of_lease<'s>(&'s self, lease: &'s Lease) -> impl Iterator<Item = String> + use<'s> {
+        let clusters = [&lease.origin, &lease.placement.donor];
+        let of_clusters = clusters.into_iter().flat_map(|cluster| self.institutions_of_cluster(cluster));
+        self.institutions_of_borrower(lease).chain(of_clusters).map(str::to_owned)
     }
 
     /// The institution of a tenant by the policy in force.

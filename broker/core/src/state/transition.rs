@@ -1,5 +1,6 @@
 //! The only way to change the state: primitive changes that keep indexes, revisions and the list of changes in step.
 
+pub(crate) mod audit_changes;
 mod cluster_changes;
 mod gpu_time_changes;
 mod group;
@@ -15,11 +16,16 @@ mod revocation_changes;
 
 use std::collections::BTreeSet;
 use std::fmt::{Debug, Display};
+use std::sync::Arc;
+
+use comity_audit::SealedRecord;
+use comity_policy::Bundle;
 
 use crate::model::actor::Actor;
 use crate::model::reply::{Change, Reply};
 use crate::model::settings::Settings;
 use crate::model::time::Timestamp;
+use crate::state::transition::audit_changes::Act;
 use crate::state::{Records, State};
 
 pub use illegal::IllegalChange;
@@ -34,11 +40,22 @@ pub(crate) struct Transition<'a> {
     generation: u64,
     traceparent: &'a str,
     settings: Settings,
+    /// The bundle in force when the entry began.
+    policy: Option<Arc<Bundle>>,
     revision: u64,
     changes: BTreeSet<Change>,
     /// Whether anything was changed, including what no watcher needs to know.
     touched: bool,
     illegal: Option<String>,
+    /// Records for the audit log, in order.
+    acts: Vec<Act>,
+}
+
+/// What an entry changed.
+pub(crate) struct Finished {
+    pub(crate) changes: Vec<Change>,
+    /// Its records of the audit log.
+    pub(crate) audit: Vec<SealedRecord>,
 }
 
 impl<'a> Transition<'a> {
@@ -56,23 +73,25 @@ impl<'a> Transition<'a> {
             generation,
             traceparent,
             settings: state.settings(),
+            policy: state.policy.as_ref().map(|record| Arc::clone(&record.bundle)),
             revision: state.revision + 1,
             changes: BTreeSet::new(),
             touched: false,
             illegal: None,
+            acts: Vec::new(),
             state,
         }
     }
 
-    /// Ends the transition: numbers the revision and returns what changed.
+    /// Ends the transition: numbers the revision and the records of the audit log, and returns what changed.
     ///
     /// # Errors
     ///
     /// A record made a move that its kind does not allow, or the command refused after it had changed something. Both
     /// are bugs; the state must not be used any more.
-    pub(crate) fn finish(self, reply: &Reply) -> Result<Vec<Change>, IllegalChange> {
+    pub(crate) fn finish(mut self, command: &'static str, reply: &Reply) -> Result<Finished, IllegalChange> {
         let revision = self.revision;
-        if let Some(what) = self.illegal {
+        if let Some(what) = self.illegal.take() {
             return Err(IllegalChange { revision, what });
         }
         if let (Err(refusal), true) = (reply, self.touched) {
@@ -82,7 +101,8 @@ impl<'a> Transition<'a> {
         if !self.changes.is_empty() {
             self.state.records.revision = revision;
         }
-        Ok(self.changes.into_iter().collect())
+        let audit = self.seal_acts(command, self.state.revision)?;
+        Ok(Finished { changes: self.changes.into_iter().collect(), audit })
     }
 
     /// The state so far.
@@ -108,6 +128,11 @@ impl<'a> Transition<'a> {
     /// W3C traceparent of the entry; empty if none.
     pub(crate) fn traceparent(&self) -> &'a str {
         self.traceparent
+    }
+
+    /// Whether anything was changed so far.
+    pub(crate) fn has_changes(&self) -> bool {
+        self.touched
     }
 
     /// The timeouts in force when the entry began.

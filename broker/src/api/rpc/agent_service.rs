@@ -211,9 +211,13 @@ impl AgentStream {
 
     /// Sends the welcome.
     async fn welcome_agent(&self, hello: &v1::Hello) -> Result<(), End> {
-        let (welcome, revision) =
-            self.context.group.read(Consistency::Linearizable, |state| self.welcome(state)).await?;
-        let welcome = welcome.map_err(RpcError::from)?;
+        let read = |state: &State| (self.welcome(state), state.audit.tree_head());
+        let ((welcome, revision), audit) = self.context.group.read(Consistency::Linearizable, read).await?;
+        let audit = self.context.audit_proof(hello.audit_size, audit).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "no proof of the audit log for an agent");
+            None
+        });
+        let welcome = v1::Welcome { audit, ..welcome.map_err(RpcError::from)? };
         if hello.revision > revision {
             tracing::warn!(
                 theirs = hello.revision,
@@ -240,6 +244,7 @@ impl AgentStream {
             heartbeat_interval_ms: settings.heartbeat().0,
             offer_generation: member.offer_generation(),
             outage_grace_ms: settings.outage_grace.0,
+            audit: None,
         });
         (welcome, state.revision)
     }

@@ -260,7 +260,7 @@ async fn a_sole_broker_that_lost_the_end_of_its_log_says_what_to_do() {
     let recovered = move || {
         let best = read_best(&group, 1).unwrap();
         assert_eq!(best.dir, group.join("lost-1"));
-        found_on(best.copy, &made, 1, address).map(|_| made)
+        found_on(best.copy, (&group, &made), 1, address).map(|_| made)
     };
     let made = tokio::task::spawn_blocking(recovered).await.unwrap().unwrap();
     restore(&federation, 1, &made);
@@ -291,7 +291,7 @@ async fn a_young_log_that_is_lost_leaves_a_snapshot() {
         let best = read_best(&group, 1).unwrap();
         let revision = best.copy.state.revision;
         assert!((50..=70).contains(&revision), "{revision}");
-        found_on(best.copy, &made, 1, address).map(|_| made)
+        found_on(best.copy, (&group, &made), 1, address).map(|_| made)
     };
     let made = tokio::task::spawn_blocking(recovered).await.unwrap().unwrap();
     restore(&federation, 1, &made);
@@ -369,7 +369,7 @@ async fn a_group_that_another_was_recovered_from_ends_where_it_hears_of_it() {
     let read = copy(&federation, 3);
     wipe(&federation, 3);
     let (data, address) = (federation.data(3), federation.address(3));
-    let recovered = move || found_on(read_copy(&read, 3).unwrap(), &data, 3, address).unwrap();
+    let recovered = move || found_on(read_copy(&read, 3).unwrap(), (&read, &data), 3, address).unwrap();
     tokio::task::spawn_blocking(recovered).await.unwrap();
 
     // An operator starts the old majority as it was.

@@ -82,9 +82,10 @@ mod tests {
     /// Makes a copy that ends at an entry of term 1, of a group of its own.
     fn copy_up_to(index: u64, dir: &Path) -> GroupId {
         let last = LogId::new(CommittedLeaderId::new(1), index);
-        let copy = SurvivingCopy { state: State::default(), last, committed: None, group: None, replaces: Vec::new() };
+        let (state, audit, replaces) = (State::default(), Vec::new(), Vec::new());
+        let copy = SurvivingCopy { state, last, audit, committed: None, group: None, replaces };
         let address = MemberAddress { raft: "a:1".to_owned(), client: "a:2".to_owned() };
-        found_on(copy, dir, 1, address).unwrap()
+        found_on(copy, (dir, dir), 1, address).unwrap()
     }
 
     /// Like a start that finds the log gone: it sets the remains aside, and keeps the name of the group.

@@ -53,6 +53,12 @@ async fn broker_grants_an_endless_outage_grace() {
     gains_nothing(Setup::new(Trust::Pinned), AttackKind::EndlessOutageGrace).await;
 }
 
+/// Each agent keeps what it saw before, and says so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_rewrites_audit_history() {
+    gains_nothing(Setup::new(Trust::Pinned), AttackKind::RewriteAuditHistory).await;
+}
+
 /// The donor lends for a few seconds at most.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn broker_prolongs_a_lease_and_goes_silent() {

@@ -1,5 +1,6 @@
 //! Replies to commands, and the resulting changes.
 
+use comity_audit::SealedRecord;
 use comity_types::{ClusterId, LeaseId, PeeringId, RequestId};
 use serde::{Deserialize, Serialize};
 
@@ -118,4 +119,7 @@ pub struct Applied {
     pub revision: u64,
     /// Changed objects, sorted and without duplicates; empty if nothing changed.
     pub changes: Vec<Change>,
+    /// Records of the audit log that the entry makes. Each broker stores its own, so none are sent with the reply.
+    #[serde(skip)]
+    pub audit: Vec<SealedRecord>,
 }

@@ -7,6 +7,7 @@ use crate::state::transition::Transition;
 impl Transition<'_> {
     /// Records a broker's role. Watchers do not depend on it, so the revision stays.
     pub(crate) fn set_broker(&mut self, number: u64, record: BrokerRecord) {
+        self.audit_broker(number, record.role);
         self.records().brokers.insert(number, record);
     }
 

@@ -1,6 +1,6 @@
 //! Changes of leases, with the capacity they take and the use they count.
 
-use comity_policy::LeaseUse;
+use comity_policy::{DocRef, LeaseUse};
 use comity_types::{ClusterId, InstitutionId, LeaseId, LeaseState};
 
 use crate::model::lease::Lease;
@@ -11,8 +11,9 @@ use crate::state::gpu_time::booking;
 use crate::state::transition::Transition;
 
 impl Transition<'_> {
-    /// Adds a lease: it takes its capacity at the donor and joins its peering.
-    pub(crate) fn insert_lease(&mut self, mut lease: Lease) -> LeaseId {
+    /// Adds a lease: it takes its capacity at the donor and joins its peering. `reasons` are the documents that permit
+    /// it.
+    pub(crate) fn insert_lease(&mut self, mut lease: Lease, reasons: Vec<DocRef>) -> LeaseId {
         lease.revision = self.revision;
         let lender = self.state.institution_of_donor(&lease.placement.donor);
         self.account_use(&lease, lender.as_ref());
@@ -30,6 +31,7 @@ impl Transition<'_> {
         }
         let (peering, origin, donor) = (lease.peering, lease.origin.clone(), lease.placement.donor.clone());
         records.leases.insert(id, lease);
+        self.audit_placement(id, reasons);
         self.note_clusters(&origin, &donor);
         self.note(Change::Lease(id));
         self.change_peering(peering, |peering| {
@@ -41,10 +43,15 @@ impl Transition<'_> {
 
     /// Changes a lease. Releases its capacity once it no longer occupies any.
     pub(crate) fn change_lease(&mut self, id: LeaseId, change: impl FnOnce(&mut Lease)) {
+        self.change_lease_because(id, Vec::new(), change);
+    }
+
+    /// As [`change_lease`](Self::change_lease), for a decision that follows from documents of policy.
+    pub(crate) fn change_lease_because(&mut self, id: LeaseId, reasons: Vec<DocRef>, change: impl FnOnce(&mut Lease)) {
         let (revision, now) = (self.revision, self.now);
         let Records { leases, derived, policy, gpu_time, .. } = &mut self.state.records;
         let Some(lease) = leases.get_mut(&id) else { return };
-        let before = lease.state;
+        let before = (lease.state, lease.reclaim.as_ref().map(|reclaim| reclaim.reason.clone()));
         let (occupied, replaced) = (lease.occupies(), lease.moved_to.is_some());
         let bundle = policy.as_ref().map(|record| &record.bundle);
         let limited = bundle.filter(|bundle| bundle.limits_gpu_time_of(lease.tenant.as_str()));
@@ -65,7 +72,8 @@ impl Transition<'_> {
         let after = lease.state;
         let (request, origin, donor) = (lease.request, lease.origin.clone(), lease.placement.donor.clone());
         let released = (occupied && !lease.occupies()).then(|| lease.clone());
-        self.check_move(id, before, after, LeaseState::may_become);
+        self.check_move(id, before.0, after, LeaseState::may_become);
+        self.audit_lease_move(id, &before, reasons);
         self.note(Change::Lease(id));
         if let Some(lease) = released {
             self.release_capacity(&lease);

@@ -50,6 +50,8 @@ impl Transition<'_> {
             suspensions,
             time_shift_ms: sum_of_shifts,
             term_began,
+            // Records of the past keep their times.
+            audit: _,
             next_request: _,
             next_lease: _,
             next_peering: _,

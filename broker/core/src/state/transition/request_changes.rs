@@ -17,7 +17,8 @@ impl Transition<'_> {
         let id = RequestId(records.next_request);
         records.derived.work.add(WorkType::of(&request), 1);
         records.derived.note_request(id, &request, records.policy.as_ref());
-        records.requests.insert(id, request);
+        self.audit_submission(id, &request);
+        self.records().requests.insert(id, request);
         self.note(Change::Request(id));
         id
     }
@@ -32,6 +33,7 @@ impl Transition<'_> {
         let after = request.state;
         records.derived.note_request(id, request, records.policy.as_ref());
         self.check_move(id, before, after, RequestState::may_become);
+        self.audit_request_move(id, before);
         self.note(Change::Request(id));
         self.index_parts(id);
     }

@@ -21,7 +21,7 @@ fn an_illegal_move_is_an_error_in_every_build() {
     let mut transition = Transition::begin(&mut state, (&LEADER, 0), "");
     let id = proposed_peering(&mut transition);
     transition.change_peering(id, |peering| peering.state = PeeringState::Closed);
-    let error = transition.finish(&Ok(ReplyBody::Done)).unwrap_err();
+    let error = transition.finish("begin-term", &Ok(ReplyBody::Done)).err().unwrap();
     assert_eq!(error.to_string(), "revision 1 would break the state: peer-1 went from Proposed to Closed");
 }
 
@@ -31,7 +31,7 @@ fn a_refusal_after_a_change_is_an_error() {
     let mut state = State::default();
     let mut transition = Transition::begin(&mut state, (&LEADER, 0), "");
     proposed_peering(&mut transition);
-    let error = transition.finish(&refused()).unwrap_err();
+    let error = transition.finish("begin-term", &refused()).err().unwrap();
     assert!(error.to_string().contains("refused"), "{error}");
 
     // The same for a change that watchers are not told.
@@ -43,15 +43,15 @@ fn a_refusal_after_a_change_is_an_error() {
         since: Timestamp(0),
     };
     transition.set_broker(1, record);
-    assert!(transition.finish(&refused()).is_err());
+    assert!(transition.finish("begin-term", &refused()).is_err());
 
     let transition = Transition::begin(&mut state, (&LEADER, 0), "");
-    assert!(transition.finish(&refused()).is_ok(), "a refusal alone is no error");
+    assert!(transition.finish("begin-term", &refused()).is_ok(), "a refusal alone is no error");
 
     let mut transition = Transition::begin(&mut state, (&LEADER, 0), "");
     transition.change_lease(LeaseId(7), |_| {});
     transition.change_request(RequestId(7), |_| {});
     transition.change_peering(PeeringId(7), |_| {});
     transition.remove_invite("none");
-    assert!(transition.finish(&refused()).is_ok(), "neither is a look for records that do not exist");
+    assert!(transition.finish("begin-term", &refused()).is_ok(), "neither is a look for records that do not exist");
 }

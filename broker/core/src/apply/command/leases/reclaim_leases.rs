@@ -1,17 +1,21 @@
 //! Starts reclaims, and cancels those that are no longer needed.
 
-use comity_types::{LeaseId, LeaseState};
+use comity_policy::DocRef;
+use comity_types::{LeaseId, LeaseState, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
+use crate::feasibility::reclaim_checks::limit;
 use crate::feasibility::reclaim_checks::reclaim_budget::is_limited;
+use crate::feasibility::reclaim_checks::terms::withdrawal_of;
 use crate::feasibility::{check_reclaims, is_still_needed};
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
-use crate::model::reclaim::Reclaim;
+use crate::model::reclaim::{Reclaim, ReclaimReason};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::model::time::Millis;
+use crate::state::State;
 use crate::state::notice::notice;
 use crate::state::transition::Transition;
 
@@ -86,7 +90,8 @@ fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     if is_limited(&reason) {
         transition.note_reclaim(proposed.lease);
     }
-    transition.change_lease(proposed.lease, |lease| {
+    let reasons = documents_behind(transition.state(), proposed);
+    transition.change_lease_because(proposed.lease, reasons, |lease| {
         lease.state = LeaseState::Reclaiming;
         lease.message = format!("reclaimed: {reason}");
         lease.reclaim = Some(Reclaim { reason, since, grace, deadline: since.after(grace) });
@@ -99,4 +104,38 @@ fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
             request.room_at = Some(donor);
         });
     }
+}
+
+/// The documents behind a reclaim with notice: what withdraws or preempts the lease, and what sets the notice.
+fn documents_behind(state: &State, proposed: &ProposedReclaim) -> Vec<DocRef> {
+    let (Some(record), Some(lease)) = (&state.policy, state.leases.get(&proposed.lease)) else { return Vec::new() };
+    let bundle = &record.bundle;
+    let terms = bundle.clusters.get(lease.placement.donor.as_str());
+    let priority_of = |id: RequestId| {
+        let class = state.requests.get(&id)?.spec.priority.as_ref()?;
+        Some(bundle.priorities.get(class.as_str())?.cite("value"))
+    };
+    let mut documents = match &proposed.reason {
+        ReclaimReason::PolicyChanged { code, .. } if code == limit::CODE => {
+            terms.map(|terms| terms.cite("maxLentGpus")).into_iter().collect()
+        }
+        ReclaimReason::PolicyChanged { .. } => {
+            withdrawal_of(state, lease, state.log_time).map_or_else(Vec::new, |found| found.denial.by)
+        }
+        ReclaimReason::LocalNeed => terms.map(|terms| terms.cite("localReserveGpus")).into_iter().collect(),
+        ReclaimReason::Preempted { by } => {
+            [priority_of(*by), priority_of(lease.request)].into_iter().flatten().collect()
+        }
+        ReclaimReason::Migration { .. }
+        | ReclaimReason::DeviceFailed { .. }
+        | ReclaimReason::NodeFailed { .. }
+        | ReclaimReason::DonorSilent
+        | ReclaimReason::Revoked { .. }
+        | ReclaimReason::UserRevoked { .. } => Vec::new(),
+    };
+    documents.push(match terms.filter(|terms| terms.spec.reclaim_grace_ms.is_some()) {
+        Some(terms) => terms.cite("reclaimGrace"),
+        None => bundle.federation.cite("defaults.reclaimGrace"),
+    });
+    documents
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use comity_audit::Subject;
 use comity_policy::{Bundle, BundleSource};
 use comity_types::shorten;
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use crate::model::provenance::{PolicySource, PullFailure};
 use crate::model::refusal::{Code, Refusal};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::transition::Transition;
+use crate::state::transition::audit_changes::Act;
 
 /// One pull of the leader.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,7 +99,12 @@ impl RecordPull {
                 let (code, commit, reason, remedy) = (shorten(code), shorten(commit), text(reason), text(remedy));
                 let since = match &source.failure {
                     Some(held) if held.code == code && held.commit == commit && held.reason == reason => held.since,
-                    _ => transition.now(),
+                    _ => {
+                        let subject = Subject::new("policy-source", format!("{} {}", self.repository, self.branch));
+                        let cause = format!("commit {commit}: {code}");
+                        transition.audit(Act { cause, ..Act::new("policy-pull-failed", subject) });
+                        transition.now()
+                    }
                 };
                 source.failure = Some(PullFailure { code, commit, reason, remedy, since });
             }

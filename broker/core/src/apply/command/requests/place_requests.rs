@@ -139,7 +139,7 @@ fn make_lease(
         Some(it) if it.state == PeeringState::Established => WAITS_FOR_DONOR.to_owned(),
         _ => "waiting for the clusters to connect".to_owned(),
     };
-    transition.insert_lease(Lease {
+    let lease = Lease {
         request: id,
         tenant: spec.tenant,
         submitted_by: spec.submitted_by,
@@ -179,7 +179,8 @@ fn make_lease(
         ending_at: None,
         message,
         revision: 0,
-    })
+    };
+    transition.insert_lease(lease, grant.because)
 }
 
 /// Idle time after which a lease is released: the shorter of the request's and policy's.

@@ -4,7 +4,7 @@ use clap::Args;
 use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
-use super::request::{OUTPUT, SpecArgs, read_spec};
+use super::{OUTPUT, SpecArgs, read_spec};
 use crate::failure::Failure;
 use crate::session::{Session, call};
 use crate::views::Quote;

@@ -36,7 +36,7 @@ struct State {
 }
 
 impl DiskWatch {
-    pub(super) fn new(dir: PathBuf) -> Self {
+    pub(in crate::storage) fn new(dir: PathBuf) -> Self {
         let options = HistogramOpts::new("log_sync_seconds", "From the write of log entries or a vote to its fsync.");
         let seconds = Histogram::with_opts(options.buckets(BUCKETS.to_vec())).expect("a valid histogram");
         let shared = DiskWatchInner {
@@ -54,7 +54,7 @@ impl DiskWatch {
     }
 
     /// A write begins.
-    pub(super) fn begin(&self) -> PendingWrite {
+    pub(in crate::storage) fn begin(&self) -> PendingWrite {
         let mut state = self.state();
         let number = state.next;
         state.next = state.next.wrapping_add(1);
@@ -64,7 +64,7 @@ impl DiskWatch {
     }
 
     /// Records a failure; the first one explains the others.
-    pub(super) fn failed(&self, error: &io::Error) {
+    pub(in crate::storage) fn failed(&self, error: &io::Error) {
         let sentence = StorageError::of_io(&self.shared.dir, error).to_string();
         self.state().fault.get_or_insert(sentence);
     }
@@ -98,7 +98,7 @@ impl DiskWatch {
 }
 
 /// A write on its way to disk.
-pub(super) struct PendingWrite {
+pub(in crate::storage) struct PendingWrite {
     disk: DiskWatch,
     number: u64,
     began: Instant,
@@ -106,7 +106,7 @@ pub(super) struct PendingWrite {
 
 impl PendingWrite {
     /// Ends the write with its result; runs on the log's writer thread.
-    pub(super) fn end(self, result: &io::Result<()>) {
+    pub(in crate::storage) fn end(self, result: &io::Result<()>) {
         #[cfg(test)]
         while self.disk.shared.stalled.load(std::sync::atomic::Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(5));
