@@ -281,6 +281,6 @@ mod tests {
         for kinds in [one, other] {
             assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>(), AttackKind::ALL.into());
         }
-        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 49);
+        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 50);
     }
 }
