@@ -4,7 +4,7 @@ mod changes;
 mod lookup;
 mod reclaim_rules;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,8 @@ pub use reclaim_rules::{ReclaimRule, ReclaimScope, ReclaimedLease};
 
 use crate::device::DeviceFacts;
 use crate::documents::{
-    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Rule, Schedule, Tenant,
+    Agreement, AgreementSides, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Rule,
+    Schedule, Tenant,
 };
 use crate::expression::device_context;
 use crate::roles::Roles;
@@ -53,10 +54,49 @@ pub struct Bundle {
     pub(crate) roles: BTreeMap<String, Roles>,
     /// Names of the quotas that limit each tenant, directly or through its institution.
     pub(crate) quotas_by_tenant: BTreeMap<String, Vec<String>>,
-    /// Lenders and names of the agreements under which each institution may borrow.
-    pub(crate) agreements_by_borrower: BTreeMap<String, Vec<(Arc<BTreeSet<String>>, String)>>,
+    /// The agreements under which each institution may borrow, by name.
+    pub(crate) agreements_by_borrower: BTreeMap<String, Vec<NumberedAgreement>>,
+    /// The number of each institution in [`NumberedAgreement`].
+    pub(crate) institution_numbers: BTreeMap<String, u32>,
     /// Names of the GPU classes, by descending rank, then by name.
     pub(crate) classes_by_rank: Vec<String>,
+}
+
+/// An agreement in an index. An institution may have hundreds, and each decision goes through them.
+#[derive(Clone, Debug)]
+pub(crate) struct NumberedAgreement {
+    pub(crate) name: String,
+    /// Numbers of the institutions that lend, in ascending order.
+    lenders: Arc<[u32]>,
+}
+
+impl NumberedAgreement {
+    /// Whether the institution with a number lends.
+    pub(crate) fn has_lender(&self, number: u32) -> bool {
+        self.lenders.binary_search(&number).is_ok()
+    }
+}
+
+/// Numbers the institutions, and indexes the agreements by borrower.
+pub(crate) fn index_agreements(
+    institutions: &BTreeMap<String, Document<Institution>>,
+    agreements: &BTreeMap<String, Document<Agreement>>,
+) -> (BTreeMap<String, u32>, BTreeMap<String, Vec<NumberedAgreement>>) {
+    let numbers: BTreeMap<String, u32> = institutions.keys().cloned().zip(0..).collect();
+    let mut by_borrower = BTreeMap::<String, Vec<NumberedAgreement>>::new();
+    for agreement in agreements.values() {
+        let (borrowers, lenders) = match &agreement.spec.sides {
+            AgreementSides::Mutual(parties) => (parties, parties),
+            AgreementSides::OneWay { borrowers, lenders } => (borrowers, lenders),
+        };
+        // Names and numbers have the same order.
+        let lenders: Arc<[u32]> = lenders.iter().filter_map(|lender| numbers.get(lender).copied()).collect();
+        for borrower in borrowers {
+            let entry = NumberedAgreement { name: agreement.name.clone(), lenders: Arc::clone(&lenders) };
+            by_borrower.entry(borrower.clone()).or_default().push(entry);
+        }
+    }
+    (numbers, by_borrower)
 }
 
 impl Bundle {

@@ -1,13 +1,12 @@
 //! Compiles source files to a bundle: checks sizes, reads every document, checks the documents against each other.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use comity_types::{find_secret, is_printable, is_printable_text, is_steering};
 use sha2::{Digest, Sha256};
 
-use crate::bundle::Bundle;
-use crate::documents::{AgreementSides, QuotaSubject};
+use crate::bundle::{Bundle, index_agreements};
+use crate::documents::QuotaSubject;
 use crate::limits::{MAX_BUNDLE_BYTES, MAX_DOCUMENTS, MAX_FILE_BYTES, MAX_FILES};
 use crate::problem::{Place, Problem, ProblemCode, Problems, render_problems, shorten};
 use crate::reading::yaml::{ParsedDocument, parse_documents};
@@ -221,18 +220,7 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         });
         quotas_by_tenant.insert(tenant.name.clone(), quotas.map(|quota| quota.name.clone()).collect());
     }
-    let mut agreements_by_borrower = BTreeMap::<String, Vec<_>>::new();
-    for agreement in draft.agreements.values() {
-        let (borrowers, lenders) = match &agreement.spec.sides {
-            AgreementSides::Mutual(parties) => (parties, parties),
-            AgreementSides::OneWay { borrowers, lenders } => (borrowers, lenders),
-        };
-        let lenders = Arc::new(lenders.clone());
-        for borrower in borrowers {
-            let agreements = agreements_by_borrower.entry(borrower.clone()).or_default();
-            agreements.push((Arc::clone(&lenders), agreement.name.clone()));
-        }
-    }
+    let (institution_numbers, agreements_by_borrower) = index_agreements(&draft.institutions, &draft.agreements);
     let mut classes_by_rank: Vec<String> = draft.classes.keys().cloned().collect();
     classes_by_rank.sort_by_key(|name| std::cmp::Reverse(draft.classes.get(name).map(|class| class.spec.rank)));
     Ok(Bundle {
@@ -252,6 +240,7 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         roles,
         quotas_by_tenant,
         agreements_by_borrower,
+        institution_numbers,
         classes_by_rank,
     })
 }

@@ -30,7 +30,7 @@ pub fn institution_of(tenant: usize) -> usize {
 
 /// The classes that a tenant may request.
 pub fn classes_of(tenant: usize) -> impl Iterator<Item = usize> {
-    (0..CLASSES).filter(move |class| (class + tenant) % 8 != 0 && (class * 3 + tenant) % 8 != 1)
+    (0..CLASSES).filter(move |class| !(class + tenant).is_multiple_of(8) && (class * 3 + tenant) % 8 != 1)
 }
 
 /// Borrowers, lenders and classes of an agreement.
@@ -39,7 +39,7 @@ pub fn parties_of(agreement: usize) -> ([usize; 2], [usize; 2], Vec<usize>) {
     let first = agreement % INSTITUTIONS;
     let step = agreement / INSTITUTIONS;
     let other = |by: usize| (first + by) % INSTITUTIONS;
-    let classes = (0..CLASSES).filter(|class| (class + agreement) % 4 != 0).collect();
+    let classes = (0..CLASSES).filter(|class| !(class + agreement).is_multiple_of(4)).collect();
     ([first, other(1)], [other(2 + step * 2), other(3 + step * 2)], classes)
 }
 

@@ -10,15 +10,15 @@ use comity_policy_bench::rules::twin_rules;
 fn both_answer_the_same() {
     let size = Size { tenants: 250, agreements: 200 };
     let rules = twin_rules(50);
-    let bundle = compile(size, &rules).unwrap_or_else(|error| panic!("{error}"));
+    let bundle = compile(size, &rules).expect("valid documents");
     let mut draw = Draw::new(7);
     let (usage, leases) = use_of(&bundle, size, &mut draw);
     assert!(leases.len() > 500, "only {} leases are allowed", leases.len());
     let asked = questions(size, 300, &mut draw);
-    let mut opa = Opa::new(size, &rules, &leases).unwrap();
-    compare(&bundle, &usage, &mut opa, &asked).unwrap();
+    let mut opa = Opa::new(size, &rules, &leases).expect("the rules in Rego");
+    compare(&bundle, &usage, &mut opa, &asked).expect("the same answers");
     let is_allowed = |rules: &[_]| {
-        let bundle = compile(size, rules).unwrap();
+        let bundle = compile(size, rules).expect("valid documents");
         asked.iter().filter(|it| bundle.may_borrow_under(&it.facts(it.in_use(&usage))).is_ok()).count()
     };
     // Every rule decides something, or it would not be compared.

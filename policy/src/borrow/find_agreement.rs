@@ -19,10 +19,11 @@ pub(super) fn find_agreement<'b>(
         return Ok(None);
     }
     let agreements = bundle.agreements_by_borrower.get(borrower).map_or(&[][..], Vec::as_slice);
-    let names = agreements.iter().filter(|(lenders, _)| lenders.contains(lender)).map(|(_, name)| name);
+    let number = bundle.institution_numbers.get(lender).copied();
+    let lent = agreements.iter().filter(|agreement| number.is_some_and(|number| agreement.has_lender(number)));
     let mut best: Option<Box<Denial>> = None;
     let mut other_classes = Vec::new();
-    for agreement in names.filter_map(|name| bundle.agreements.get(name)) {
+    for agreement in lent.filter_map(|agreement| bundle.agreements.get(&agreement.name)) {
         if !agreement.spec.classes.contains(facts.class) {
             other_classes.push(agreement.cite("classes"));
             continue;

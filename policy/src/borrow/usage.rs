@@ -98,11 +98,15 @@ impl UsageTable {
     /// The GPUs in use that count against a lease from `donor` to `tenant` of `institution`, for a request of `user`.
     #[must_use]
     pub fn in_use<'u>(&'u self, tenant: &str, institution: &str, user: &str, donor: &str) -> InUse<'u> {
+        // Limits on each user do not count for an unknown one.
+        let of_user = |sums: &'u BTreeMap<String, BTreeMap<String, ByClass>>, subject: &str| {
+            if user.is_empty() { None } else { sums.get(subject).and_then(|users| users.get(user)) }
+        };
         InUse {
             by_tenant: self.by_tenant.get(tenant),
             by_institution: self.by_institution.get(institution),
-            by_tenant_user: self.by_tenant_user.get(tenant).and_then(|users| users.get(user)),
-            by_institution_user: self.by_institution_user.get(institution).and_then(|users| users.get(user)),
+            by_tenant_user: of_user(&self.by_tenant_user, tenant),
+            by_institution_user: of_user(&self.by_institution_user, institution),
             lent_by_donor: self.by_donor.get(donor),
             lent_under_agreement: Some(&self.by_agreement),
             gpu_time: None,
