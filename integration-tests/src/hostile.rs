@@ -53,11 +53,11 @@ use hostile_ledger::HostileLedger;
 
 use crate::chaos::dice::Dice;
 
+/// Life of the agents' certificates: short, so that renewals happen during a run. The third of it that an agent has left
+/// is longer than the broker is ever silent: nobody renews what has expired.
+const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(60);
 /// The donor's own limit: short, so that a lease reaches it during a run.
 const MAX_LEASE_SECONDS: u64 = 40;
-/// Life of the agents' certificates: short, so that renewals happen during a run. The third of it that an agent has left
-/// is longer than the broker is ever silent, which is until that limit ends a lease: nobody renews what has expired.
-const CERTIFICATE_VALIDITY: Duration = Duration::from_secs(3 * (MAX_LEASE_SECONDS + 40));
 /// Clusters that the origin remembers at first: almost as many as it may.
 const REMEMBERED: usize = 4_094;
 /// One in so many rounds, renewals return a certificate of another key.

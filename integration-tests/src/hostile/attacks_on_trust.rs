@@ -10,7 +10,7 @@ use super::hostile_federation::SOON;
 use crate::wait::until;
 
 /// Limit of a wait for renewals. Where certificates live longer, an attack on renewals goes by without one.
-const RENEWAL_TIME: Duration = Duration::from_secs(30);
+const RENEWAL_TIME: Duration = Duration::from_secs(60);
 /// Renewals that such an attack waits for: one of each agent, or two tries of one.
 const RENEWALS_AWAITED: u64 = 2;
 

@@ -8,6 +8,7 @@ use super::attack_round::{AttackRound, HANDSHAKE_TIME};
 use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use super::hostile_federation::{HostileFederation, SOON};
 use crate::wait::until;
+use crate::watch::now_ms;
 
 /// Clusters, peerings and epochs that one attack names.
 const CLUSTERS: u64 = 3;
@@ -17,6 +18,8 @@ const EPOCHS: u32 = 8;
 const NO_GRACE_MS: u64 = 1;
 /// What an agent takes to do what is due.
 const SOME_TIME: Duration = Duration::from_secs(20);
+/// How long before the donor's own limit the broker becomes silent.
+const BEFORE_LIMIT: Duration = Duration::from_secs(8);
 
 impl AttackRound<'_> {
     /// Shows the origin donors that nobody has heard of, with keys of the impostor. What the origin keeps of them is
@@ -89,14 +92,18 @@ impl AttackRound<'_> {
             }
         });
         self.pause().await;
+        let limit = Duration::from_secs(federation.max_lease_seconds());
+        let active_at_ms = federation.broker.read(|books| books.leases.get(&lease).map_or(0, |held| held.active_at_ms));
+        let age = Duration::from_millis(now_ms().saturating_sub(active_at_ms));
+        tokio::time::sleep(limit.saturating_sub(age + BEFORE_LIMIT)).await;
         federation.broker.lie(|whims| whims.is_silent = true);
         federation.broker.restart();
-        let limit = Duration::from_secs(federation.max_lease_seconds()) + SOME_TIME;
         let is_gone = async || {
             let grants = federation.grants().await?;
             Ok(grants.iter().all(|grant| grant.lease != lease).then_some(()))
         };
-        if until("the end of the prolonged lease", limit, is_gone).await.is_err() {
+        let longest = limit.saturating_sub(age) + SOME_TIME;
+        if until("the end of the prolonged lease", longest, is_gone).await.is_err() {
             self.ledger.violate(format!("{DONOR_CLUSTER} grants {lease} beyond its own limit while no broker answers"));
         }
     }
