@@ -85,6 +85,8 @@ impl AttackRound<'_> {
     /// Prolongs the honest lease for ever, and answers nobody any more. The donor's own limit has to end it.
     pub(crate) async fn prolong_and_go_silent(&mut self) {
         let (federation, lease) = (self.federation, self.lease.clone());
+        // The round may renew wrongly, and this attack takes longer than an agent's certificate has left.
+        federation.broker.lie(|whims| whims.renewals.clear());
         self.welcome_with(NO_GRACE_MS).await;
         federation.broker.change(|books| {
             if let Some(lease) = books.leases.get_mut(&lease) {
