@@ -16,7 +16,7 @@ use crate::federation::{
 use crate::questions::Question;
 use crate::rules::TwinRule;
 
-/// What is asked of the machine.
+/// The entry point of the program.
 const ALLOW: &str = "data.comity.allow";
 
 /// What a decision needs beside the rules. Lists are short, and looked up by borrower, as Comity does. `object.get` stands

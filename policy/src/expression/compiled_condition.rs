@@ -1,5 +1,5 @@
-//! Conditions of rules in a form that takes nanoseconds to evaluate. The CEL interpreter takes microseconds, and a busy
-//! broker decides on every request for every donor under every rule.
+//! Conditions of rules in a form that evaluates without allocating. The CEL interpreter allocates for every value that it
+//! reads, and a busy broker decides on every request for every donor under every rule.
 
 use std::cmp::Ordering;
 
