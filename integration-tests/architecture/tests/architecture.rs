@@ -60,8 +60,8 @@ const CRATES: [(&str, &[&str]); 25] = [
     ("integration-tests/architecture", &[]),
     ("integration-tests/docs", &[]),
     ("integration-tests/fuzz", &[]),
-    ("integration-tests/policy-bench", &["types", "policy"]),
     ("integration-tests/simulation", &["types", "policy", "core"]),
+    ("integration-tests/policy-bench", &["types", "policy", "simulation"]),
     (
         "integration-tests",
         &[

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use comity_policy::{Bundle, UsageTable, load, render_problems};
-use rustix::time::{ClockId, clock_gettime};
+use comity_simulation::random::Random;
+use comity_simulation::speed::processor_time;
 use serde::Serialize;
 
 use crate::federation::{Size, policy_files};
 use crate::opa::Opa;
-use crate::questions::{Draw, Question, lease_use, leases, questions};
+use crate::questions::{Question, lease_use, questions};
 use crate::rules::{TwinRule, twin_rules};
 
 /// Requests that are asked in turn.
@@ -66,7 +67,7 @@ pub struct PolicyReport {
 pub fn measure(options: &Options) -> Result<PolicyReport> {
     let rules = twin_rules(options.rules);
     let bundle = compile(options.size, &rules)?;
-    let mut draw = Draw::new(options.seed);
+    let mut draw = Random::new(options.seed);
     let (usage, in_use) = use_of(&bundle, options.size, &mut draw);
     let asked = questions(options.size, QUESTIONS, &mut draw);
     let mut opa = Opa::new(options.size, &rules, &in_use)?;
@@ -124,9 +125,9 @@ pub fn compile(size: Size, rules: &[TwinRule]) -> Result<Bundle> {
 
 /// Leases that the policy allows one after the other, with their agreements.
 #[must_use]
-pub fn use_of(bundle: &Bundle, size: Size, draw: &mut Draw) -> (UsageTable, Vec<(Question, Option<String>)>) {
+pub fn use_of(bundle: &Bundle, size: Size, draw: &mut Random) -> (UsageTable, Vec<(Question, Option<String>)>) {
     let (mut usage, mut granted) = (UsageTable::default(), Vec::new());
-    for lease in leases(size, LEASES, draw) {
+    for lease in questions(size, LEASES, draw) {
         let agreement = bundle.may_borrow_under(&lease.facts(lease.in_use(&usage))).map(|name| name.map(str::to_owned));
         if let Ok(agreement) = agreement {
             usage.add(&lease_use(&lease, agreement.as_deref()));
@@ -154,13 +155,6 @@ fn rate<T>(length: Duration, items: &[T], mut call: impl FnMut(&T) -> Result<boo
         calls += 512;
     }
     Ok(calls as f64 / (processor_time() - start).as_secs_f64())
-}
-
-/// Processor time of this thread, which other programs on the machine do not change.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let (seconds, nanoseconds) = (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec));
-    Duration::new(seconds.unwrap_or(0), nanoseconds.unwrap_or(0))
 }
 
 fn documents_of(size: Size, rules: usize) -> usize {

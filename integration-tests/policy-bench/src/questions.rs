@@ -1,34 +1,13 @@
 //! Leases in use, and requests to decide.
 
 use comity_policy::{BorrowFacts, InUse, LeaseUse, UsageTable};
+use comity_simulation::random::Random;
 use comity_types::Delivery;
 
 use crate::federation::{INSTITUTIONS, Size, classes_of, institution_of, parties_of};
 
 /// 2026-09-01, within every agreement.
 const NOW_MS: u64 = 1_788_220_800_000;
-
-/// A draw of numbers that is the same in every run (Vigna's SplitMix64).
-#[derive(Debug)]
-pub struct Draw(u64);
-
-impl Draw {
-    /// Begins with a seed.
-    #[must_use]
-    pub const fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^= mixed >> 31;
-        usize::try_from(mixed % (limit.max(1) as u64)).unwrap_or(0)
-    }
-}
 
 /// May a tenant borrow GPUs of a class from a donor?
 #[derive(Debug, Clone)]
@@ -80,19 +59,13 @@ impl Question {
     }
 }
 
-/// Leases in use.
-#[must_use]
-pub fn leases(size: Size, count: usize, draw: &mut Draw) -> Vec<Question> {
-    questions(size, count, draw)
-}
-
 /// Requests: nine in ten ask a donor that lends the class to the tenant under some agreement.
 #[must_use]
-pub fn questions(size: Size, count: usize, draw: &mut Draw) -> Vec<Question> {
+pub fn questions(size: Size, count: usize, draw: &mut Random) -> Vec<Question> {
     (0..count).map(|_| question(size, draw)).collect()
 }
 
-fn question(size: Size, draw: &mut Draw) -> Question {
+fn question(size: Size, draw: &mut Random) -> Question {
     let tenant = draw.below(size.tenants);
     let institution = institution_of(tenant);
     let classes: Vec<usize> = classes_of(tenant).collect();

@@ -3,15 +3,16 @@
 use comity_policy_bench::federation::Size;
 use comity_policy_bench::measure::{compare, compile, use_of};
 use comity_policy_bench::opa::Opa;
-use comity_policy_bench::questions::{Draw, questions};
+use comity_policy_bench::questions::questions;
 use comity_policy_bench::rules::twin_rules;
+use comity_simulation::random::Random;
 
 #[test]
 fn both_answer_the_same() {
     let size = Size { tenants: 250, agreements: 200 };
     let rules = twin_rules(50);
     let bundle = compile(size, &rules).expect("valid documents");
-    let mut draw = Draw::new(7);
+    let mut draw = Random::new(7);
     let (usage, leases) = use_of(&bundle, size, &mut draw);
     assert!(leases.len() > 500, "only {} leases are allowed", leases.len());
     let asked = questions(size, 300, &mut draw);

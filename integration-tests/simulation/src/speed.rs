@@ -218,8 +218,9 @@ fn fgd(trace: &Trace, scale: usize, tasks: &[&Task]) -> f64 {
     placed as f64 / processor_time().saturating_sub(began).as_secs_f64().max(1e-9)
 }
 
-/// Processor time of this thread.
-fn processor_time() -> Duration {
+/// Processor time of this thread, which other programs on the machine do not change.
+#[must_use]
+pub fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
