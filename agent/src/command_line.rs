@@ -54,43 +54,49 @@ pub struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Runs the agent; joins first if it has a token and no identity.
+    /// Run the agent
+    ///
+    /// Joins first if it has a token and no identity.
     #[command(after_long_help = examples::RUN_EXAMPLES)]
     Run(Box<Settings>),
-    /// Checks this host and the token, makes a configuration if there is none, and joins the federation.
+    /// Join a federation
+    ///
+    /// Checks this host and the token first, and writes a configuration if there is none.
     #[command(after_long_help = examples::JOIN_EXAMPLES)]
     Join(Box<JoinArgs>),
-    /// Checks configuration, rights and connections; has remedies.
+    /// Check configuration, rights and connections
     #[command(after_long_help = examples::DOCTOR_EXAMPLES)]
     Doctor(Box<DoctorArgs>),
-    /// Prints which pods hold which device.
+    /// Print which pods hold which device
     #[command(after_long_help = examples::DEVICES_EXAMPLES)]
     Devices(Box<DevicesArgs>),
-    /// Prints an inventory file, for a host without Kubernetes.
+    /// Print an inventory file, for a host without Kubernetes
     #[command(after_long_help = examples::SAMPLE_INVENTORY_EXAMPLES)]
     SampleInventory,
-    /// Makes this agent's identity key if it has none, and prints the public key for the institution to vouch for.
+    /// Print this agent's public identity key
+    ///
+    /// Its institution vouches for that key. The agent makes a key if it has none.
     #[command(after_long_help = examples::IDENTITY_KEY_EXAMPLES)]
     IdentityKey(Box<Settings>),
-    /// Other clusters and their identity keys: list, accept, forget.
+    /// Identity keys of other clusters: list, accept, forget
     #[command(subcommand, after_long_help = examples::PEERS_EXAMPLES)]
     Peers(PeersAction),
-    /// Accepts the next head of the brokers' audit log, whatever it is.
+    /// Accept the next head of the audit log, whatever it is
     ///
     /// After the brokers were recovered from an older copy, their log does not continue what this agent saw. Ask the
     /// maintainers first, and not by way of the broker.
     #[command(after_long_help = examples::FORGET_AUDIT_ANCHOR_EXAMPLES)]
     ForgetAuditAnchor(Box<Settings>),
-    /// On other nodes than the gateway: leads their pods to it.
+    /// Route this node's pods to the gateway node
     #[command(after_long_help = examples::NODE_EXAMPLES)]
     Node(NodeSettings),
-    /// On a node with GPUs: tells the agent which pods hold them.
+    /// Tell the agent which pods hold this node's GPUs
     #[command(after_long_help = examples::READ_DEVICES_EXAMPLES)]
     ReadDevices(ReadDevicesSettings),
-    /// For the cluster's owner: prints the policies for Liqo.
+    /// Print the policies for Liqo, for the cluster's owner
     #[command(after_long_help = examples::LIQO_POLICIES_EXAMPLES)]
     LiqoPolicies(Box<Settings>),
-    /// For the cluster's owner: installs the admission webhooks.
+    /// Admission webhooks, for the cluster's owner
     #[command(subcommand, after_long_help = examples::WEBHOOK_EXAMPLES)]
     Webhook(WebhookAction),
 }

@@ -91,7 +91,7 @@ pub enum Command {
     /// Peerings: trust and network between two clusters
     #[command(subcommand)]
     Peering(peering::PeeringCommand),
-    /// Policy bundles: check, test, plan, apply, show, why; their Git source
+    /// Policy bundles: check, test, plan, apply, show, why, source
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
     /// The audit log: list, export, verify

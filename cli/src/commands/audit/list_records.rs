@@ -21,6 +21,12 @@ const AUDIT_LIST_EXAMPLES: &str = "\
 Examples:
   comity audit list --since 2h
   comity audit list --subject lease-7
+";
+
+const MORE_AUDIT_LIST_EXAMPLES: &str = "\
+Examples:
+  comity audit list --since 2h
+  comity audit list --subject lease-7
   comity audit list --act policy-applied --since 2026-11-01T00:00Z
   comity audit list -o json --withheld > audit.jsonl     # export; 'comity audit verify --file' checks it
   comity audit list -o json --follow | jq -r .act
@@ -31,7 +37,7 @@ changes of the policy. -o json prints one record per line, as it is hashed.
 
 /// `comity audit list`.
 #[derive(Debug, Args)]
-#[command(after_help = AUDIT_LIST_EXAMPLES)]
+#[command(after_help = AUDIT_LIST_EXAMPLES, after_long_help = MORE_AUDIT_LIST_EXAMPLES)]
 pub struct AuditListArgs {
     /// Only records since then: 2h for the last 2 hours, or 2026-11-23T08:00Z
     #[arg(long, value_name = "TIME", value_parser = parse_past_ms)]
