@@ -42,6 +42,7 @@ const CRATES: [(&str, &[&str]); 25] = [
             "audit",
             "proto",
             "policy",
+            "provenance",
             "runtime",
             "agent-model",
             "agent-fabric",
