@@ -12,7 +12,7 @@
 pub(crate) mod fetch;
 pub(crate) mod lease_permit;
 pub(crate) mod policy_anchor;
-mod shown_objects;
+pub(crate) mod shown_objects;
 pub(crate) mod verify;
 
 use std::sync::Arc;
@@ -56,7 +56,8 @@ pub(crate) enum Standing<'p> {
 }
 
 /// Reason where a broker names no commit.
-pub(crate) const NO_COMMIT: &str = "the broker says that the policy comes from no repository; only a signed commit may say so";
+pub(crate) const NO_COMMIT: &str =
+    "the broker says that the policy comes from no repository; only a signed commit may say so";
 /// Reason until the documents of the pinned or kept commit were shown.
 const NO_DOCUMENTS: &str = "no broker has shown the documents of the trusted commit";
 

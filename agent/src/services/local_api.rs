@@ -139,8 +139,9 @@ pub fn serve(
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
     let Shown { parts, desired, network_policies, unproved, devices } = shown;
-    let Parts { member, store, tunnels, deliveries, connections, networks, remap_book, failures, signed_policy, .. } =
-        parts;
+    let Parts {
+        member, store, tunnels, deliveries, connections, networks, remap_book, failures, signed_policy, ..
+    } = parts;
     let missing_policies = deliveries.guest_policies.borrow().clone().into_iter();
     let records = store.records();
     let (connected, revision, peerings) = {

@@ -85,7 +85,8 @@ impl PolicyFollower {
             let announced = self.announced();
             self.show(announced.as_deref());
             let is_due = announced.as_deref().is_some_and(|commit| self.is_due(commit));
-            let pause = if backoff.attempts() > 0 { backoff.next_delay(self.parts.entropy.as_ref()) } else { Duration::ZERO };
+            let pause =
+                if backoff.attempts() > 0 { backoff.next_delay(self.parts.entropy.as_ref()) } else { Duration::ZERO };
             signed.mark_unchanged();
             if !is_due {
                 backoff.reset();
@@ -209,7 +210,11 @@ impl PolicyFollower {
             is_new
         });
         if is_new {
-            tracing::warn!(commit = announced, reason, "the broker does not show the signed policy; new leases are refused");
+            tracing::warn!(
+                commit = announced,
+                reason,
+                "the broker does not show the signed policy; new leases are refused"
+            );
         }
         false
     }

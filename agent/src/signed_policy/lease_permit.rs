@@ -4,7 +4,9 @@
 //! brokers. That the tenant asked for the lease is the broker's word.
 
 use comity_agent_model::lease::Lease;
-use comity_policy::{BorrowFacts, Bundle, Decision, Denial, DocRef, HeldLease, InUse, LeaseUse, RemovedDocuments, UsageTable};
+use comity_policy::{
+    BorrowFacts, Bundle, Decision, Denial, DocRef, HeldLease, InUse, LeaseUse, RemovedDocuments, UsageTable,
+};
 use comity_provenance::ObjectId;
 use comity_types::LeaseId;
 

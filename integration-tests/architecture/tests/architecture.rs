@@ -69,6 +69,7 @@ const CRATES: [(&str, &[&str]); 25] = [
             "types",
             "audit",
             "proto",
+            "provenance",
             "runtime",
             "agent-model",
             "agent-fabric",

@@ -33,7 +33,8 @@ pub(super) fn check(
         Standing::Free => return SignedTerms::Permit,
         Standing::Waits => return SignedTerms::Wait,
         Standing::Unshown(reason) => {
-            let message = format!("this cluster lends by the signed policy alone, which the broker does not show: {reason}");
+            let message =
+                format!("this cluster lends by the signed policy alone, which the broker does not show: {reason}");
             return SignedTerms::Refuse(POLICY_UNVERIFIED, message);
         }
         Standing::Verified { bundle, commit } => (bundle, commit),

@@ -12,6 +12,7 @@ mod hostile_broker;
 mod leases;
 mod liqo_exchanges;
 mod peerings;
+mod signed_policy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

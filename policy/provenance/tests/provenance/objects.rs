@@ -47,8 +47,7 @@ fn judged(repository: &Repository) -> (Shown, Verdict) {
     let shown = Shown::between(repository, repository.commit, head);
     let at_base = policy_at(&shown, &folder(), repository.commit.unwrap()).unwrap().unwrap();
     assert_eq!(at_base.hash, repository.in_force.hash, "the policy at the earlier commit is shown");
-    let in_force =
-        InForce { bundle: &at_base, commit: repository.commit, departed: &repository.departed };
+    let in_force = InForce { bundle: &at_base, commit: repository.commit, departed: &repository.departed };
     let verdict = judge(&shown, &folder(), &in_force, head, NOW_MS).unwrap();
     assert_eq!(format!("{verdict:?}"), format!("{:?}", repository.judge()));
     (shown, verdict)

@@ -71,8 +71,7 @@ impl AgentHandlers {
         commit: &str,
     ) -> Result<(ObjectDatabase, PolicyFolder, ObjectId), RpcError> {
         let unusable = |reason: String| RpcError::from(Refusal::new(Code::WrongState, reason, SOURCE_REMEDY));
-        let unreadable =
-            |error: PullError| RpcError::from(Refusal::new(Code::WrongState, error.reason, error.remedy));
+        let unreadable = |error: PullError| RpcError::from(Refusal::new(Code::WrongState, error.reason, error.remedy));
         let repository = Repository::parse(&source.repository).map_err(|invalid| unusable(invalid.why.to_owned()))?;
         let branch = Branch::parse(&source.branch).map_err(|invalid| unusable(invalid.why.to_owned()))?;
         let folder = source.folder.parse::<PolicyFolder>().map_err(|error| unusable(error.to_string()))?;
@@ -87,7 +86,8 @@ fn commit_of(text: &str) -> Result<Option<ObjectId>, Refusal> {
     if text.is_empty() {
         return Ok(None);
     }
-    let invalid = |_| Refusal::invalid("verified_commit", text, "is no full id of a commit", "send 40 hexadecimal digits");
+    let invalid =
+        |_| Refusal::invalid("verified_commit", text, "is no full id of a commit", "send 40 hexadecimal digits");
     text.parse().map(Some).map_err(invalid)
 }
 
