@@ -128,11 +128,8 @@ impl HostileFederation {
             .collect();
         broker.change(|books| books.term_ms = LONGEST_TERM_MS.min(setup.max_lease_seconds * 1_000));
         if setup.signed_policy {
-            broker.sign_policy(SignedHistory::create(
-                &home.path().join("policy"),
-                ORIGIN_INSTITUTION,
-                DONOR_INSTITUTION,
-            )?);
+            let folder = home.path().join("policy");
+            broker.sign_policy(SignedHistory::create(&folder, ORIGIN_INSTITUTION, DONOR_INSTITUTION)?);
         }
         let planes = if setup.kubernetes { Some(HostilePlanes::start(home.path()).await?) } else { None };
         let (max_lease_seconds, has_remembered) = (setup.max_lease_seconds, setup.remembered > 0);
