@@ -17,7 +17,7 @@ use crate::metrics::Metrics;
 use crate::reconcile::parts::Parts;
 use crate::signed_policy::fetch::fetch;
 use crate::signed_policy::policy_anchor::{self, PolicyAnchor};
-use crate::signed_policy::verify::{Finding, Known, verify};
+use crate::signed_policy::verify::{KnownPolicy, PolicyFinding, verify};
 use crate::signed_policy::{NO_COMMIT, SignedPolicy, Standing};
 
 /// First and longest pause before a broker is asked again. Each try may cost a broker a fetch, and this agent a verdict.
@@ -143,7 +143,7 @@ impl PolicyFollower {
     /// Whether a verdict about the commit, or about a later one, was found.
     async fn judge(&self, announced: &str) -> Result<bool, KeepError> {
         let SignedPolicy { anchor, bundle, .. } = self.parts.signed_policy.borrow().clone();
-        let known = Known { anchor, bundle };
+        let known = KnownPolicy { anchor, bundle };
         let trusted = known.anchor.clone();
         let channel = tls::connect(&self.brokers, &self.tls);
         let shown = match fetch(channel, trusted.as_ref().map(|anchor| anchor.commit.to_string())).await {
@@ -161,7 +161,7 @@ impl PolicyFollower {
         self.keep(&known).await?;
         let mut found = SignedPolicy { anchor: known.anchor, bundle: known.bundle, ..SignedPolicy::default() };
         match finding {
-            Finding::Verified => {
+            PolicyFinding::Verified => {
                 if trusted.is_none() {
                     tracing::warn!(
                         commit = %head,
@@ -173,15 +173,15 @@ impl PolicyFollower {
                 }
                 found.judged = Some(head.to_string());
             }
-            Finding::NotSigned => found.judged = Some(head.to_string()),
-            Finding::Refused(reason) => {
+            PolicyFinding::NotSigned => found.judged = Some(head.to_string()),
+            PolicyFinding::Refused(reason) => {
                 let reason = shortened(&reason);
                 self.metrics.refused_policies.inc();
                 tracing::error!(commit = %head, reason, "the broker's policy is refused; the last verified one decides");
                 found.judged = Some(head.to_string());
                 found.refused = Some(reason);
             }
-            Finding::Unshown(reason) => {
+            PolicyFinding::Unshown(reason) => {
                 self.parts.signed_policy.send_modify(|signed| signed.bundle = found.bundle);
                 return Ok(self.note_unshown(announced, &reason));
             }
@@ -191,8 +191,8 @@ impl PolicyFollower {
     }
 
     /// Keeps what is verified: the documents first, so that a kept commit has its documents after a crash.
-    async fn keep(&self, known: &Known) -> Result<(), KeepError> {
-        let Known { anchor: Some(anchor), bundle: Some(bundle) } = known else { return Ok(()) };
+    async fn keep(&self, known: &KnownPolicy) -> Result<(), KeepError> {
+        let KnownPolicy { anchor: Some(anchor), bundle: Some(bundle) } = known else { return Ok(()) };
         let (state, commit, bundle) = (self.state.clone(), anchor.commit, Arc::clone(bundle));
         let write = move || policy_anchor::keep_documents(&state, commit, bundle.source());
         tokio::task::spawn_blocking(write).await??;

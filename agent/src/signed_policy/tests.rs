@@ -11,28 +11,28 @@ use comity_types::{Delivery, LeaseId, PeeringId, RequestId};
 use self::signed_repository::{DONOR, NOW_MS, ORIGIN, SignedRepository};
 use super::lease_permit::{LentFacts, latest_end_ms, lent_by, objection, withdrawn};
 use super::policy_anchor::{anchor, documents, forget, keep, keep_documents};
-use super::verify::{Finding, Known, ShownHistory, verify};
+use super::verify::{KnownPolicy, PolicyFinding, ShownHistory, verify};
 use super::*;
 
 const HOUR_MS: u64 = 3_600_000;
 
 /// What an agent knows that trusts the repository's head as it is now.
-fn trusting(repository: &SignedRepository) -> Known {
+fn trusting(repository: &SignedRepository) -> KnownPolicy {
     let anchor = PolicyAnchor {
         commit: repository.head(),
         folder: "policy".parse().unwrap(),
         departed: Default::default(),
         pinned: Some(repository.head()),
     };
-    Known { anchor: Some(Arc::new(anchor)), bundle: None }
+    KnownPolicy { anchor: Some(Arc::new(anchor)), bundle: None }
 }
 
-fn judged(repository: &SignedRepository, known: &Known, head: ObjectId) -> (Known, Finding) {
+fn judged(repository: &SignedRepository, known: &KnownPolicy, head: ObjectId) -> (KnownPolicy, PolicyFinding) {
     let from = known.anchor.as_ref().map(|anchor| anchor.commit);
     verify(known.clone(), &repository.shown(from, head), NOW_MS)
 }
 
-fn commit_of(known: &Known) -> ObjectId {
+fn commit_of(known: &KnownPolicy) -> ObjectId {
     known.anchor.as_ref().unwrap().commit
 }
 
@@ -44,7 +44,7 @@ fn a_pinned_commit_leads_to_what_owners_signed_and_to_nothing_else() {
     repository.edit("cluster.yaml", "maxLentGpus: 4", "maxLentGpus: 3");
     let second = repository.commit(Some("centre"), "lend less");
     let (known, finding) = judged(&repository, &known, second);
-    assert_eq!((finding, commit_of(&known)), (Finding::Verified, second));
+    assert_eq!((finding, commit_of(&known)), (PolicyFinding::Verified, second));
     assert_eq!(known.bundle.as_ref().unwrap().clusters[DONOR].spec.max_lent_gpus_milli, Some(3_000));
 
     // The verified policy stays, whatever a broker shows next.
@@ -52,18 +52,18 @@ fn a_pinned_commit_leads_to_what_owners_signed_and_to_nothing_else() {
     for signer in [None, Some("poly")] {
         let forged = repository.commit(signer, "lend everything");
         let (after, finding) = judged(&repository, &known, forged);
-        let Finding::Refused(reason) = finding else { panic!("{finding:?}") };
+        let PolicyFinding::Refused(reason) = finding else { panic!("{finding:?}") };
         assert!(reason.contains("Cluster `centre-main` without the signature of institution `centre`"), "{reason}");
         assert_eq!((commit_of(&after), after.bundle), (second, known.bundle.clone()));
     }
     let (after, finding) = judged(&repository, &known, first);
-    assert!(matches!(&finding, Finding::Refused(reason) if reason.contains("is older than")), "{finding:?}");
+    assert!(matches!(&finding, PolicyFinding::Refused(reason) if reason.contains("is older than")), "{finding:?}");
     assert_eq!(commit_of(&after), second);
     // The owner signs afterwards.
     let approved = repository.commit(Some("centre"), &format!("Approve\n\nApproves: {}", repository.head()));
     let (_, finding) = judged(&repository, &known, approved);
     assert!(
-        matches!(finding, Finding::Refused(_)),
+        matches!(finding, PolicyFinding::Refused(_)),
         "the approval is of the second try, which changed nothing: {finding:?}"
     );
 }
@@ -75,10 +75,10 @@ fn only_the_verified_policy_says_that_signatures_are_no_longer_required() {
     repository.edit("federation.yaml", "signatures: {required: true", "signatures: {required: false");
     let claimed = repository.commit(Some("poly"), "no more signatures");
     let (after, finding) = judged(&repository, &known, claimed);
-    assert!(matches!(finding, Finding::Refused(_)) && after.bundle.is_some());
+    assert!(matches!(finding, PolicyFinding::Refused(_)) && after.bundle.is_some());
     let decided = repository.commit(Some("ingrid"), &format!("Approve\n\nApproves: {claimed}"));
     let (after, finding) = judged(&repository, &known, decided);
-    assert_eq!(finding, Finding::Verified);
+    assert_eq!(finding, PolicyFinding::Verified);
     let signed = SignedPolicy { anchor: after.anchor, bundle: after.bundle, ..SignedPolicy::default() };
     assert!(matches!(signed.standing(""), Standing::Free));
 }
@@ -86,15 +86,15 @@ fn only_the_verified_policy_says_that_signatures_are_no_longer_required() {
 #[test]
 fn the_first_signed_policy_is_trusted_and_an_unsigned_one_is_not() {
     let repository = SignedRepository::new();
-    let (known, finding) = judged(&repository, &Known::default(), repository.head());
-    assert_eq!((finding, commit_of(&known)), (Finding::Verified, repository.head()));
+    let (known, finding) = judged(&repository, &KnownPolicy::default(), repository.head());
+    assert_eq!((finding, commit_of(&known)), (PolicyFinding::Verified, repository.head()));
     repository.edit("federation.yaml", "signatures: {required: true", "signatures: {required: false");
     let unsigned = repository.commit(None, "unsigned");
-    let (none, finding) = judged(&repository, &Known::default(), unsigned);
-    assert!(none.anchor.is_none() && finding == Finding::NotSigned);
+    let (none, finding) = judged(&repository, &KnownPolicy::default(), unsigned);
+    assert!(none.anchor.is_none() && finding == PolicyFinding::NotSigned);
     let (pinned, finding) = judged(&repository, &trusting(&repository), unsigned);
     assert!(pinned.bundle.is_none(), "nothing could be verified from there on");
-    assert!(matches!(finding, Finding::Unshown(reason) if reason.contains("requires no signatures")));
+    assert!(matches!(finding, PolicyFinding::Unshown(reason) if reason.contains("requires no signatures")));
 }
 
 #[test]
@@ -109,12 +109,15 @@ fn a_broker_that_leaves_something_out_gets_no_verdict() {
         let shown = repository.shown_without(Some(first), second, left_out);
         let (after, finding) = verify(known.clone(), &shown, NOW_MS);
         let expected = "the broker does not show the";
-        assert!(matches!(&finding, Finding::Unshown(reason) if reason.contains(expected)), "{finding:?}");
+        assert!(matches!(&finding, PolicyFinding::Unshown(reason) if reason.contains(expected)), "{finding:?}");
         assert_eq!(commit_of(&after), first);
     }
     let shown = ShownHistory { folder: PolicyFolder::default(), ..repository.shown(Some(first), second) };
     let (_, finding) = verify(known, &shown, NOW_MS);
-    assert!(matches!(&finding, Finding::Unshown(reason) if reason.contains("signedPolicy.folder")), "{finding:?}");
+    assert!(
+        matches!(&finding, PolicyFinding::Unshown(reason) if reason.contains("signedPolicy.folder")),
+        "{finding:?}"
+    );
 }
 
 #[tokio::test]
@@ -216,7 +219,7 @@ fn a_withdrawn_permission_is_found_in_the_documents() {
     repository.edit("cluster.yaml", "lends: [{classes: [large]}]", "lends: []");
     let head = repository.commit(Some("centre"), "lend nothing");
     let (known, finding) = judged(&repository, &known, head);
-    assert_eq!(finding, Finding::Verified);
+    assert_eq!(finding, PolicyFinding::Verified);
     let reason = withdrawn(&known.bundle.unwrap(), head, &facts(&honest, 1_000)).unwrap();
     assert!(reason.contains("class-not-lent") && reason.contains("cluster.yaml:"), "{reason}");
 }

@@ -13,7 +13,7 @@ const MAX_JUDGED_BYTES: usize = 32 << 20;
 
 /// What is verified already.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Known {
+pub(crate) struct KnownPolicy {
     pub(crate) anchor: Option<Arc<PolicyAnchor>>,
     pub(crate) bundle: Option<Arc<Bundle>>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct ShownHistory {
 
 /// What came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Finding {
+pub(crate) enum PolicyFinding {
     /// All owners signed: the commit is the anchor.
     Verified,
     /// No commit is trusted yet, and this one requires no signatures.
@@ -40,7 +40,7 @@ pub(crate) enum Finding {
 }
 
 /// Judges a history. Returns what is verified afterwards.
-pub(crate) fn verify(known: Known, shown: &ShownHistory, now_ms: u64) -> (Known, Finding) {
+pub(crate) fn verify(known: KnownPolicy, shown: &ShownHistory, now_ms: u64) -> (KnownPolicy, PolicyFinding) {
     match known.anchor {
         None => first_use(shown),
         Some(ref anchor) => {
@@ -50,22 +50,27 @@ pub(crate) fn verify(known: Known, shown: &ShownHistory, now_ms: u64) -> (Known,
     }
 }
 
-fn first_use(shown: &ShownHistory) -> (Known, Finding) {
+fn first_use(shown: &ShownHistory) -> (KnownPolicy, PolicyFinding) {
     let ShownHistory { head, folder, objects } = shown;
     let bundle = match policy_at(objects, folder, *head) {
         Ok(Ok(bundle)) => bundle,
-        Ok(Err(refused)) => return (Known::default(), Finding::Unshown(refused.to_string())),
-        Err(error) => return (Known::default(), Finding::Unshown(error.to_string())),
+        Ok(Err(refused)) => return (KnownPolicy::default(), PolicyFinding::Unshown(refused.to_string())),
+        Err(error) => return (KnownPolicy::default(), PolicyFinding::Unshown(error.to_string())),
     };
     if !bundle.federation.spec.signatures.required {
-        return (Known::default(), Finding::NotSigned);
+        return (KnownPolicy::default(), PolicyFinding::NotSigned);
     }
     let (folder, departed) = (folder.clone(), Default::default());
     let anchor = PolicyAnchor { commit: *head, folder, departed, pinned: None };
-    (Known { anchor: Some(Arc::new(anchor)), bundle: Some(Arc::new(bundle)) }, Finding::Verified)
+    (KnownPolicy { anchor: Some(Arc::new(anchor)), bundle: Some(Arc::new(bundle)) }, PolicyFinding::Verified)
 }
 
-fn go_on(mut known: Known, anchor: &PolicyAnchor, shown: &ShownHistory, now_ms: u64) -> (Known, Finding) {
+fn go_on(
+    mut known: KnownPolicy,
+    anchor: &PolicyAnchor,
+    shown: &ShownHistory,
+    now_ms: u64,
+) -> (KnownPolicy, PolicyFinding) {
     let ShownHistory { head, folder, objects } = shown;
     if *folder != anchor.folder {
         let reason = format!(
@@ -73,14 +78,14 @@ fn go_on(mut known: Known, anchor: &PolicyAnchor, shown: &ShownHistory, now_ms: 
              one in signedPolicy.folder, with a commit that you have checked",
             anchor.folder
         );
-        return (known, Finding::Unshown(reason));
+        return (known, PolicyFinding::Unshown(reason));
     }
     let bundle = match &known.bundle {
         Some(bundle) => Arc::clone(bundle),
         None => match policy_at(objects, folder, anchor.commit) {
             Ok(Ok(bundle)) => Arc::new(bundle),
-            Ok(Err(refused)) => return (known, Finding::Unshown(refused.to_string())),
-            Err(error) => return (known, Finding::Unshown(error.to_string())),
+            Ok(Err(refused)) => return (known, PolicyFinding::Unshown(refused.to_string())),
+            Err(error) => return (known, PolicyFinding::Unshown(error.to_string())),
         },
     };
     if anchor.pinned == Some(anchor.commit) && !bundle.federation.spec.signatures.required {
@@ -88,21 +93,24 @@ fn go_on(mut known: Known, anchor: &PolicyAnchor, shown: &ShownHistory, now_ms: 
             "the pinned commit {} requires no signatures; pin one whose Federation has signatures.required",
             anchor.commit
         );
-        return (known, Finding::Unshown(reason));
+        return (known, PolicyFinding::Unshown(reason));
     }
     known.bundle = Some(Arc::clone(&bundle));
     let in_force = InForce { bundle: &bundle, commit: Some(anchor.commit), departed: &anchor.departed };
     match judge_within(objects, folder, &in_force, *head, now_ms, MAX_JUDGED_BYTES) {
-        Ok(Verdict::Unchanged) => (known, Finding::Verified),
+        Ok(Verdict::Unchanged) => (known, PolicyFinding::Verified),
         Ok(Verdict::Accepted(accepted)) => {
             let (commit, departed) = (accepted.commit, accepted.departed);
             let next = PolicyAnchor { commit, departed, ..anchor.clone() };
-            (Known { anchor: Some(Arc::new(next)), bundle: Some(Arc::new(accepted.bundle)) }, Finding::Verified)
+            (
+                KnownPolicy { anchor: Some(Arc::new(next)), bundle: Some(Arc::new(accepted.bundle)) },
+                PolicyFinding::Verified,
+            )
         }
         Ok(Verdict::Refused(refused)) => {
-            let finding = Finding::Refused(format!("{refused}; {}", refused.remedy()));
+            let finding = PolicyFinding::Refused(format!("{refused}; {}", refused.remedy()));
             (known, finding)
         }
-        Err(error) => (known, Finding::Unshown(error.to_string())),
+        Err(error) => (known, PolicyFinding::Unshown(error.to_string())),
     }
 }
