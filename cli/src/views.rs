@@ -49,6 +49,6 @@ pub use policy_view::{
 pub use quota_use::QuotaUse;
 pub use quote_view::Quote;
 pub use raft_view::{OldRoot, RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
-pub use request_view::{Request, RequestState};
+pub use request_view::{Request, RequestState, RequestTemplate};
 pub use spec::{DataNeed, Gpus, Members, RequestSpec, Share, Topology};
 pub use value::Known;

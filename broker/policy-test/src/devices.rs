@@ -103,6 +103,7 @@ pub(crate) fn spec(asked: &AskedRequest) -> Result<RequestSpec, Refusal> {
         preemptible,
         release_idle: None,
         checkpoint_secret: None,
+        template: None,
         submitted_by: String::new(),
     })
 }

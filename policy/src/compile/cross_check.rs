@@ -1,6 +1,7 @@
 //! Checks documents against each other: references, owners, trust domains, keys and defaults.
 
 mod commit_keys;
+mod request_templates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,6 +23,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     commit_keys::check(draft, problems);
     check_default_priority(draft, problems);
     check_number_of_rules(draft, problems);
+    request_templates::check(draft, problems);
 }
 
 pub(super) fn report_missing_federation(problems: &mut Problems<'_>) {

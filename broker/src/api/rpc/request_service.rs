@@ -1,15 +1,18 @@
 //! RequestService: submits, follows, explains and cancels requests.
 
+mod templates;
+
 use std::ops::Bound;
 
 use comity_core::command::{self, CancelRequest, SubmitRequest};
-use comity_types::{LeaseId, RequestId, TenantId};
+use comity_types::{ClusterId, LeaseId, RequestId, TenantId};
 
 use comity_core::demand::RequestSpec;
 use comity_core::idempotency;
 use comity_core::refusal::Code;
 use comity_core::request::Request as RequestRecord;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp, explain};
+use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
@@ -26,6 +29,8 @@ use crate::api::visible_names::VisibleNames;
 use crate::context::Context;
 use crate::group::Consistency;
 
+use self::templates::Filled;
+
 /// Submits, follows and explains requests.
 #[derive(Debug, Clone)]
 pub struct RequestHandlers {
@@ -40,6 +45,7 @@ serve! { RequestService for RequestHandlers {
     cancel_request: CancelRequestRequest -> CancelRequestResponse;
     explain_request: ExplainRequestRequest -> ExplainRequestResponse;
     quote_request: QuoteRequestRequest -> QuoteRequestResponse;
+    list_request_templates: ListRequestTemplatesRequest -> ListRequestTemplatesResponse;
 } }
 
 impl RequestHandlers {
@@ -62,7 +68,16 @@ impl RequestHandlers {
         let queue_anyway = std::mem::take(&mut message.queue_anyway);
         let idempotency = of_call(&caller.name(), &key, "SubmitRequest", &message)?;
         let dry_run = message.dry_run;
-        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(message.spec)? };
+        let permit = |bundle: Option<&Bundle>, tenant: &TenantId, origin: &ClusterId| {
+            may_submit(caller, bundle, tenant, origin)
+        };
+        let spec = match self.fill(message.spec, Some(&idempotency), permit).await? {
+            Filled::Spec(spec) => spec,
+            Filled::Repeated(request) => {
+                return Ok(v1::SubmitRequestResponse { request: Some(request), ..Default::default() });
+            }
+        };
+        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(spec)? };
         self.context.permit(|bundle| may_submit(caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
             let now = self.context.now();
@@ -232,7 +247,11 @@ impl RequestHandlers {
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
         let caller = life.caller();
         let viewer = self.context.viewer(caller);
-        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(message.spec)? };
+        let permit = |bundle: Option<&Bundle>, tenant: &TenantId, _: &ClusterId| may_view_tenant(caller, bundle, tenant);
+        let Filled::Spec(spec) = self.fill(message.spec, None, permit).await? else {
+            return Err(Refusal::not_found("request", "", "request").into());
+        };
+        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(spec)? };
         self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
         let read = move |state: &State| -> Result<_, Refusal> {
