@@ -61,7 +61,12 @@ impl Spec for RequestTemplate {
             let title = one_line(&path, node, MAX_TEMPLATE_TITLE_CHARS, reader)?;
             if title.is_empty() {
                 let message = format!("`{path}` of {} is empty", reader.label);
-                reader.problems.at(node.place, ProblemCode::MissingField, message, "write for example `Notebook, small`");
+                reader.problems.at(
+                    node.place,
+                    ProblemCode::MissingField,
+                    message,
+                    "write for example `Notebook, small`",
+                );
                 return None;
             }
             Some(title)
@@ -72,9 +77,8 @@ impl Spec for RequestTemplate {
         let category = fields
             .optional("category", reader)
             .and_then(|(path, node)| one_line(&path, node, MAX_TEMPLATE_TITLE_CHARS, reader));
-        let request = fields
-            .required("request", reader)
-            .and_then(|(path, node)| TemplateRequest::read(&path, node, reader));
+        let request =
+            fields.required("request", reader).and_then(|(path, node)| TemplateRequest::read(&path, node, reader));
         let may_override = fields.optional("mayOverride", reader).map(|(path, node)| {
             reader.set(&path, node, |reader, path, node| {
                 let field = reader.word(path, node, &TemplateField::WORDS)?;

@@ -5,9 +5,7 @@ use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES}
 use comity_core::request::Request;
 use comity_core::{Millis, Refusal, Timestamp};
 use comity_proto::v1;
-use comity_types::{
-    ClassName, ClusterId, Delivery, PriorityName, RequestId, RequestState, TemplateName, TenantId,
-};
+use comity_types::{ClassName, ClusterId, Delivery, PriorityName, RequestId, RequestState, TemplateName, TenantId};
 
 use crate::api::convert::{data, delivery, required, wiring};
 

@@ -14,10 +14,7 @@ use crate::api::convert::delivery;
 ///
 /// # Errors
 /// A field has another value than the template's, which does not let requests override it.
-pub fn fill(
-    mut asked: v1::RequestSpec,
-    template: &Document<RequestTemplate>,
-) -> Result<v1::RequestSpec, Refusal> {
+pub fn fill(mut asked: v1::RequestSpec, template: &Document<RequestTemplate>) -> Result<v1::RequestSpec, Refusal> {
     let set = fields_set(template);
     let filling = Filling { template };
     let (mut gpus, set_gpus) = (asked.gpus.take().unwrap_or_default(), set.gpus.unwrap_or_default());
@@ -30,11 +27,16 @@ pub fn fill(
     let field = "spec.gpus.cpu_milli_per_gpu";
     filling.fill(TemplateField::CpuPerGpu, field, &mut gpus.cpu_milli_per_gpu, &set_gpus.cpu_milli_per_gpu, text)?;
     let field = "spec.gpus.memory_mib_per_gpu";
-    filling.fill(TemplateField::MemoryPerGpu, field, &mut gpus.memory_mib_per_gpu, &set_gpus.memory_mib_per_gpu, text)?;
+    filling.fill(
+        TemplateField::MemoryPerGpu,
+        field,
+        &mut gpus.memory_mib_per_gpu,
+        &set_gpus.memory_mib_per_gpu,
+        text,
+    )?;
     asked.gpus = Some(gpus);
 
-    let (mut topology, set_topology) =
-        (asked.topology.take().unwrap_or_default(), set.topology.unwrap_or_default());
+    let (mut topology, set_topology) = (asked.topology.take().unwrap_or_default(), set.topology.unwrap_or_default());
     filling.topology(&mut topology, &set_topology)?;
     asked.topology = Some(topology);
 
@@ -122,7 +124,8 @@ impl Filling<'_> {
         if (&asked.class, &asked.selector) == (&set.class, &set.selector) {
             return Ok(());
         }
-        let shown = |gpus: &v1::GpuDemand| if gpus.class.is_empty() { gpus.selector.clone() } else { gpus.class.clone() };
+        let shown =
+            |gpus: &v1::GpuDemand| if gpus.class.is_empty() { gpus.selector.clone() } else { gpus.class.clone() };
         let wire = if asked.class.is_empty() { "spec.gpus.selector" } else { "spec.gpus.class" };
         self.permit(TemplateField::Class, wire, &shown(asked), &shown(set))
     }
@@ -140,9 +143,9 @@ impl Filling<'_> {
             && asked != set
         {
             let wire = match asked.kind {
-                Some(v1::share::Kind::MigProfile(_)) => "spec.gpus.share.mig_profile",
-                Some(v1::share::Kind::MemoryMib(_)) => "spec.gpus.share.memory_mib",
-                Some(v1::share::Kind::Milli(_) | v1::share::Kind::Whole(_)) | None => "spec.gpus.share",
+                Some(Kind::MigProfile(_)) => "spec.gpus.share.mig_profile",
+                Some(Kind::MemoryMib(_)) => "spec.gpus.share.memory_mib",
+                Some(Kind::Milli(_) | Kind::Whole(_)) | None => "spec.gpus.share",
             };
             self.permit(TemplateField::Amount, wire, &share_text(asked), &share_text(set))?;
         }
@@ -241,11 +244,7 @@ fn fields_set(template: &Document<RequestTemplate>) -> v1::RequestSpec {
         }),
         members: request.members.map(|members| v1::Members { min: members.min, desired: members.desired }),
         spread_donors: request.spread_donors,
-        data: request
-            .data
-            .iter()
-            .map(|data| v1::DataNeed { dataset: data.dataset.clone(), mib: data.mib })
-            .collect(),
+        data: request.data.iter().map(|data| v1::DataNeed { dataset: data.dataset.clone(), mib: data.mib }).collect(),
         duration_ms: request.duration_ms.unwrap_or(0),
         delivery: request.delivery.map_or(0, delivery::to_proto),
         priority: request.priority.clone().unwrap_or_default(),

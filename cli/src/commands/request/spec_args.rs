@@ -344,7 +344,10 @@ mod tests {
         let more = SpecArgs { gpus: amount("2"), delivery: Some(DeliveryArg::Namespace), ..args.clone() };
         let spec = more.to_message().expect("good");
         let whole = Some(v1::Share { kind: Some(v1::share::Kind::Whole(v1::share::Whole {})) });
-        assert_eq!((spec.delivery(), spec.gpus.map(|gpus| (gpus.count, gpus.share))), (v1::Delivery::Namespace, Some((2, whole))));
+        assert_eq!(
+            (spec.delivery(), spec.gpus.map(|gpus| (gpus.count, gpus.share))),
+            (v1::Delivery::Namespace, Some((2, whole)))
+        );
         let gpus = SpecArgs { mig: Some("1g.10gb".to_owned()), ..args }.to_message().expect("good").gpus.expect("set");
         assert_eq!((gpus.count, gpus.share.is_some()), (0, true));
     }

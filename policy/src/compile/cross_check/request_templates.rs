@@ -9,10 +9,8 @@ use crate::problem::{ProblemCode, Problems};
 /// Reports templates from which nobody could ever make a request, and too many templates.
 pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     if let Some(template) = draft.templates.values().nth(MAX_TEMPLATES) {
-        let message = format!(
-            "the bundle has {} RequestTemplates; at most {MAX_TEMPLATES} are allowed",
-            draft.templates.len()
-        );
+        let message =
+            format!("the bundle has {} RequestTemplates; at most {MAX_TEMPLATES} are allowed", draft.templates.len());
         problems.at(template.place, ProblemCode::TooLarge, message, "remove those that nobody uses");
     }
     for template in draft.templates.values() {

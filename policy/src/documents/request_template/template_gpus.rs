@@ -92,13 +92,7 @@ impl TemplateGpus {
         let memory = fields.optional("memoryPerGpu", reader);
         let memory = memory.and_then(|(path, node)| positive(&path, node, mib_ceil, reader));
         fields.finish(reader);
-        Some(Self {
-            devices: devices?,
-            amount: amount?,
-            isolation,
-            cpu_milli_per_gpu: cpu,
-            memory_mib_per_gpu: memory,
-        })
+        Some(Self { devices: devices?, amount: amount?, isolation, cpu_milli_per_gpu: cpu, memory_mib_per_gpu: memory })
     }
 }
 
@@ -142,7 +136,8 @@ fn read_amount(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Opt
     let Some(share) = share else { return Some(amount) };
     let amount = amount.unwrap_or(TemplateAmount { count: 1, share: TemplateShare::Whole });
     if let (TemplateShare::Milli(_), Some((path, node))) = (&amount.share, amount_field) {
-        let message = format!("`{path}` of {} has parts of GPUs, and another field sets the size of a share", reader.label);
+        let message =
+            format!("`{path}` of {} has parts of GPUs, and another field sets the size of a share", reader.label);
         reader.problems.at(node.place, ProblemCode::Contradiction, message, "write a whole number of shares");
         return None;
     }

@@ -134,24 +134,23 @@ impl TemplateRequest {
 
     pub(super) fn read(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Option<Self> {
         let mut fields = Fields::open(node, path, reader)?;
-        let gpus =
-            fields.required("gpus", reader).and_then(|(path, node)| TemplateGpus::read(&path, node, reader));
+        let gpus = fields.required("gpus", reader).and_then(|(path, node)| TemplateGpus::read(&path, node, reader));
         let topology =
             fields.optional("topology", reader).and_then(|(path, node)| TemplateTopology::read(&path, node, reader));
         let members = fields.optional("members", reader).and_then(|(path, node)| read_members(&path, node, reader));
         let spread_donors = read_flag("spreadDonors", &mut fields, reader);
         let data = fields.optional("data", reader).map(|(path, node)| read_data(&path, node, reader));
-        let duration = fields.optional("duration", reader).and_then(|(path, node)| {
-            bounded_ms(&path, node, (MIN_TEMPLATE_LEASE_MS, MAX_TEMPLATE_LEASE_MS), reader)
-        });
+        let duration = fields
+            .optional("duration", reader)
+            .and_then(|(path, node)| bounded_ms(&path, node, (MIN_TEMPLATE_LEASE_MS, MAX_TEMPLATE_LEASE_MS), reader));
         let delivery =
             fields.optional("delivery", reader).and_then(|(path, node)| reader.word(&path, node, &DELIVERIES));
         let priority = fields
             .optional("priority", reader)
             .and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::PriorityClass)));
-        let release_idle = fields.optional("releaseIdle", reader).and_then(|(path, node)| {
-            bounded_ms(&path, node, (MIN_IDLE_RELEASE_MS, MAX_TEMPLATE_LEASE_MS), reader)
-        });
+        let release_idle = fields
+            .optional("releaseIdle", reader)
+            .and_then(|(path, node)| bounded_ms(&path, node, (MIN_IDLE_RELEASE_MS, MAX_TEMPLATE_LEASE_MS), reader));
         let preemptible =
             fields.optional("preemptible", reader).and_then(|(path, node)| read_preemption(&path, node, reader));
         fields.finish(reader);
@@ -181,7 +180,12 @@ impl TemplateRequest {
         let same_type = self.preemptible.is_some_and(|terms| terms.same_gpu_type);
         let most = format!("has more than {MAX_TEMPLATE_SHARES} shares in all");
         for (is_wrong, field, problem, remedy) in [
-            (self.spread_donors && self.members.is_none(), "spreadDonors", "is without `members`", "say how many members"),
+            (
+                self.spread_donors && self.members.is_none(),
+                "spreadDonors",
+                "is without `members`",
+                "say how many members",
+            ),
             (
                 self.spread_donors && self.topology.same_node,
                 "spreadDonors",
