@@ -23,6 +23,8 @@ mod rules;
 mod schedules;
 #[path = "policy/schemas.rs"]
 mod schemas;
+#[path = "policy/templates.rs"]
+mod templates;
 #[path = "policy/warnings.rs"]
 mod warnings;
 #[path = "policy/withdrawals.rs"]

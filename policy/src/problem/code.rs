@@ -76,6 +76,8 @@ pub enum ProblemCode {
     AgreementTooShort,
     /// Warning: no rule lets a tenant borrow anything.
     BorrowsNothing,
+    /// Warning: nobody who is offered a request template may request its class.
+    TemplateOfNoUse,
 }
 
 impl ProblemCode {
@@ -117,6 +119,7 @@ impl ProblemCode {
             Self::ClassWithoutDevices => "class-without-devices",
             Self::AgreementTooShort => "agreement-too-short",
             Self::BorrowsNothing => "borrows-nothing",
+            Self::TemplateOfNoUse => "template-of-no-use",
         }
     }
 
@@ -132,6 +135,7 @@ impl ProblemCode {
                 | Self::ClassWithoutDevices
                 | Self::AgreementTooShort
                 | Self::BorrowsNothing
+                | Self::TemplateOfNoUse
         )
     }
 }

@@ -97,7 +97,6 @@ fn topology(topology: TemplateTopology) -> Topology {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::model::limits;
 
     /// Whoever writes a template learns of a wrong amount when the policy is checked, not when somebody uses it.
