@@ -18,8 +18,7 @@ use crate::views::{QuotaUse, Request};
 
 const SUBMIT_EXAMPLES: &str = "\
 Examples:
-  comity request submit --tenant poly-ml --origin polytech-campus \\
-      --class frontier --gpus 3 --wait
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
   comity request submit --tenant poly-ml --origin polytech-campus --template notebook-small --wait
   comity request submit -f request.yaml --wait --timeout 5m -o json
 
