@@ -33,7 +33,7 @@ fn the_examples_pass_and_a_pattern_chooses() {
     let dir = examples().display().to_string();
     let passed = run(&["policy", "test", &dir]);
     assert!(passed.status.success(), "{}{}", stdout(&passed), stderr(&passed));
-    assert!(stdout(&passed).starts_with("ok: ") && stdout(&passed).contains(" in 4 files"), "{}", stdout(&passed));
+    assert!(stdout(&passed).starts_with("ok: ") && stdout(&passed).contains(" in 5 files"), "{}", stdout(&passed));
     let some = run(&["policy", "test", &dir, "--run", "URGENT", "-o", "json"]);
     let tested: serde_json::Value = serde_json::from_str(&stdout(&some)).unwrap();
     let scenarios = tested["scenarios"].as_array().unwrap();

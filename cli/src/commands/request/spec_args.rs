@@ -63,7 +63,7 @@ pub struct SpecArgs {
     /// Tenant that is accounted for the lease
     #[arg(long, help_heading = WHAT, required_unless_present = "file", add = known_ids::tenants())]
     pub tenant: Option<String>,
-    /// Request template, whose fields apply where you set none ('comity request templates')
+    /// Request template that sets the other fields: one of 'comity request templates'
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = WHAT,
         add = known_ids::templates())]
     pub template: Option<String>,

@@ -19,7 +19,6 @@ use crate::views::{QuotaUse, Request};
 const SUBMIT_EXAMPLES: &str = "\
 Examples:
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
-  comity request submit --tenant poly-ml --origin polytech-campus --template notebook-small --wait
   comity request submit -f request.yaml --wait --timeout 5m -o json
 
 --help shows all flags by topic: sharing, topology, gangs, times, preemption.
