@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 
 use comity_types::Delivery;
 
+use crate::amounts::WHOLE_MILLI;
 use crate::documents::DELIVERIES;
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields, Target};
 use crate::reading::yaml::Node;
 
-/// Thousandths of one GPU.
-const WHOLE_MILLI: u64 = 1_000;
 /// Most GPUs of one request in a scenario; the federation's limit is what scenarios test.
 const MAX_GPUS: u64 = 100_000;
 

@@ -11,8 +11,8 @@ use crate::state::State;
 
 /// Templates that are quoted, the nearest ones. A quote costs as much as a plan of the whole queue.
 const MAX_QUOTED: usize = 8;
-/// Alternatives that are named.
-const MAX_NAMED: usize = 3;
+/// Alternatives of one request.
+const MAX_ALTERNATIVES: usize = 3;
 
 /// A request template from which a request could start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub fn alternatives(
     });
     let mut starts: Vec<Alternative> = starts.collect();
     starts.sort_by_key(|alternative| alternative.earliest);
-    starts.truncate(MAX_NAMED);
+    starts.truncate(MAX_ALTERNATIVES);
     starts
 }
 

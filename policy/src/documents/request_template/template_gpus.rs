@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use crate::amounts::WHOLE_MILLI;
 use crate::amounts::quantity::{milli_ceil, ones_ceil, plain_milli};
 use crate::device::is_mig_profile;
 use crate::documents::read_expression::read_expression;
@@ -12,9 +13,6 @@ use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields, Target};
 use crate::reading::yaml::Node;
 
-/// Thousandths of one GPU.
-const WHOLE_MILLI: u64 = 1_000;
-const BYTES_PER_MIB: u64 = 1 << 20;
 const AMOUNT: &str = "^([1-9][0-9]*x)?[0-9]*\\.?[0-9]+m?$";
 const MIG_PROFILE: &str = "^([1-9]c\\.)?[1-9]g\\.[1-9][0-9]{0,3}gb([+-][a-z]+(\\.[a-z]+)?)?$";
 
@@ -190,7 +188,7 @@ fn mig_profile(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Opt
 
 /// A quantity of MiB, rounded up.
 pub(super) fn mib_ceil(text: &str) -> Option<u64> {
-    ones_ceil(text).map(|bytes| bytes.div_ceil(BYTES_PER_MIB))
+    ones_ceil(text).map(|bytes| bytes.div_ceil(1 << 20))
 }
 
 /// A quantity above zero and in the bounds of a request.

@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::template_field::TemplateField;
 use super::template_gpus::{TemplateDevices, TemplateGpus, TemplateShare, mib_ceil, positive};
 use super::template_topology::{TemplateNvLink, TemplateTopology, read_flag};
+use crate::amounts::WHOLE_MILLI;
 use crate::documents::DELIVERIES;
 use crate::kind::Kind;
 use crate::limits::{
@@ -22,8 +23,6 @@ const MEMBERS: &str = "^[1-9][0-9]*(-[1-9][0-9]*)?$";
 const DATASET: &str = "^[A-Za-z0-9_./:@-]{1,128}$";
 /// Bytes of a dataset's name.
 const MAX_DATASET_BYTES: usize = 128;
-/// Thousandths of one GPU.
-const WHOLE_MILLI: u64 = 1_000;
 
 /// The fields of a request that a template sets. A request sets the others itself, or they have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
