@@ -27,7 +27,6 @@ pub(crate) fn request_spec(tenant: TenantId, origin: ClusterId, gpus: GpuDemand,
         release_idle: None,
         checkpoint_secret: None,
         template: None,
-        template: None,
         submitted_by: String::new(),
     }
 }
