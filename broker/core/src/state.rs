@@ -318,7 +318,8 @@ impl State {
 
 impl Derived {
     pub(crate) fn of(state: &State) -> Self {
-        let mut derived = Self { gpu_time: all_booked(state), ..Self::default() };
+        let usage = state.policy.as_ref().map_or_else(UsageTable::default, |record| UsageTable::under(&record.bundle));
+        let mut derived = Self { gpu_time: all_booked(state), usage, ..Self::default() };
         for (id, lease) in &state.leases {
             if lease.occupies() {
                 derived.occupancy.take(&lease.placement);

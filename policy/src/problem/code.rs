@@ -74,6 +74,8 @@ pub enum ProblemCode {
     ClassWithoutDevices,
     /// Warning: an agreement lasts less than the default lease term.
     AgreementTooShort,
+    /// Warning: a quota is alone in its cohort, so that it neither lends nor borrows.
+    CohortOfOne,
     /// Warning: no rule lets a tenant borrow anything.
     BorrowsNothing,
 }
@@ -116,6 +118,7 @@ impl ProblemCode {
             Self::LimitOfNoUse => "limit-of-no-use",
             Self::ClassWithoutDevices => "class-without-devices",
             Self::AgreementTooShort => "agreement-too-short",
+            Self::CohortOfOne => "cohort-of-one",
             Self::BorrowsNothing => "borrows-nothing",
         }
     }
@@ -131,6 +134,7 @@ impl ProblemCode {
                 | Self::LimitOfNoUse
                 | Self::ClassWithoutDevices
                 | Self::AgreementTooShort
+                | Self::CohortOfOne
                 | Self::BorrowsNothing
         )
     }

@@ -164,7 +164,7 @@ impl<'a> Snapshot<'a> {
         let mut idle = self.with_usable(nodes);
         idle.when_idle = true;
         idle.occupancy = no_leases;
-        idle.usage = Cow::Owned(UsageTable::default());
+        idle.usage = Cow::Owned(UsageTable::under(idle.bundle));
         idle.gpu_time = Cow::Owned(GpuTimeTable::default());
         idle.taken.clear();
         idle.changed_milli.clear();

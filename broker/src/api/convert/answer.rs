@@ -28,6 +28,10 @@ pub fn quota_to_proto(quota: &QuotaUse) -> v1::QuotaUse {
         used_milli: quota.used_milli,
         needs_milli: quota.needs_milli,
         left_milli: quota.left_milli(),
+        available_milli: quota.available_milli(),
+        cohort: quota.cohort.as_ref().map_or_else(String::new, |share| share.cohort.clone()),
+        borrowed_milli: quota.cohort.as_ref().map_or(0, |share| share.borrowed_milli),
+        lent_milli: quota.cohort.as_ref().map_or(0, |share| share.lent_milli),
     }
 }
 
