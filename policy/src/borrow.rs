@@ -14,6 +14,7 @@ pub use gpu_time::{Booking, GpuTimeTable, LimitKey};
 pub use quota_use::{CohortShare, QuotaUse};
 pub use rules::PreferenceFacts;
 pub use usage::{DonorUse, LeaseUse, UsageTable};
+pub use waiting_claim::WaitingClaim;
 pub use withdrawal::{HeldLease, RemovedDocuments, Withdrawal};
 
 mod citations;
@@ -28,6 +29,7 @@ mod quota_use;
 mod rules;
 mod schedules;
 mod usage;
+mod waiting_claim;
 mod withdrawal;
 
 /// A proposed lease: a tenant at an origin borrows GPUs of one class from one donor.

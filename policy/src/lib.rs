@@ -39,7 +39,7 @@ pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus};
 pub use borrow::{
     Allowance, Booking, BorrowFacts, CohortShare, CohortUse, Decision, Denial, DenyCode, DonorUse, GpuTimeFacts,
     GpuTimeTable, HeldLease, InUse, LeaseUse, LimitKey, PreferenceFacts, QuotaDebt, QuotaUse, RemovedDocuments,
-    UsageTable, Withdrawal,
+    UsageTable, WaitingClaim, Withdrawal,
 };
 pub use bundle::{
     Bundle, BundleChanges, CohortPeers, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope,

@@ -51,6 +51,17 @@ impl<'b> CohortStanding<'b> {
         self.most_milli.saturating_sub(self.used_milli).min(self.idle_and_own_milli())
     }
 
+    /// Whether it borrows once it uses so much more.
+    pub(super) const fn borrows(&self, requested_milli: u64) -> bool {
+        self.used_milli.saturating_add(requested_milli) > self.nominal_milli
+    }
+
+    /// The part of the shared quota that nobody uses once it uses so much more.
+    pub(super) const fn idle_after_milli(&self, requested_milli: u64) -> u64 {
+        let own_left = self.own_milli.saturating_sub(self.used_milli);
+        self.idle_milli.saturating_sub(requested_milli.saturating_sub(own_left))
+    }
+
     /// What it uses above its nominal quota.
     pub(super) const fn borrowed_milli(&self) -> u64 {
         self.used_milli.saturating_sub(self.nominal_milli)
@@ -66,7 +77,7 @@ impl<'b> CohortStanding<'b> {
         let (requested, used) = (facts.gpus_milli, self.used_milli);
         let becomes = used.saturating_add(requested);
         if requested <= self.available_milli() {
-            return Ok(becomes > self.nominal_milli);
+            return Ok(self.borrows(requested));
         }
         let (nominal, name) = (quota.cite("maxConcurrentGpus"), &self.cohort.name);
         let most_borrowed = show_gpus(self.most_milli - self.nominal_milli);

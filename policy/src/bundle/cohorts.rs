@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Bundle;
-use crate::documents::{Document, Quota, QuotaSubject};
+use crate::documents::{DocRef, Document, Quota, QuotaSubject};
 
 /// A quota in a cohort.
 #[derive(Clone, Debug)]
@@ -43,6 +43,11 @@ impl CohortMember {
     /// What a use takes of the shared quota, in milli-GPU.
     pub(crate) const fn shared_part(&self, used_milli: u64) -> u64 {
         used_milli.saturating_sub(self.own_milli)
+    }
+
+    /// What a use leaves of the nominal quota, in milli-GPU.
+    pub(crate) const fn left_of_nominal(&self, used_milli: u64) -> u64 {
+        self.nominal_milli.saturating_sub(used_milli)
     }
 
     /// The part of a use that is borrowed, in milli-GPU.
@@ -132,6 +137,19 @@ impl Bundle {
     #[must_use]
     pub fn has_cohorts(&self) -> bool {
         !self.cohorts.is_empty()
+    }
+
+    /// Whether a quota of a tenant is in a cohort.
+    #[must_use]
+    pub fn is_in_cohort(&self, tenant: &str) -> bool {
+        self.has_cohorts() && self.quotas_of(tenant).any(|quota| quota.spec.cohort.is_some())
+    }
+
+    /// The lines by which quotas of a tenant that count a class are in cohorts.
+    #[must_use]
+    pub fn cohort_lines(&self, tenant: &str, class: &str) -> Vec<DocRef> {
+        let quotas = self.quotas_of(tenant).filter(|quota| quota.spec.covers_class(class));
+        quotas.filter(|quota| quota.spec.cohort.is_some()).map(|quota| quota.cite("cohort")).collect()
     }
 
     /// Whose leases count in the cohorts of a tenant's quotas.

@@ -79,6 +79,7 @@ pub fn reclaims_to_proto<'s>(reclaims: &Reclaims, seen: impl Fn(LeaseId) -> Opti
         donor: reclaims.donor.to_string(),
         given: reclaims.given,
         move_aside: reclaims.move_aside,
+        return_quota: reclaims.return_quota,
         gpus_milli: reclaims.gpus_milli(),
         until_ms: reclaims.until().map_or(0, |until| until.0),
         leases: reclaims.leases.iter().map(told).collect(),
@@ -144,6 +145,7 @@ mod tests {
             donor: ClusterId::parse("north", "donor").expect("it is good"),
             given: false,
             move_aside: false,
+            return_quota: false,
             leases: vec![lease(7), lease(8)],
         };
         let team = TenantId::parse("team", "tenant").expect("it is good");
