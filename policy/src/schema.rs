@@ -47,7 +47,7 @@ const SAME_READER: [(&str, &str); 5] = [
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 const LABEL: &str = "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$";
-const USER_ID: &str = "^spiffe://[a-z0-9.-]+/user/[A-Za-z0-9._-]{1,63}$";
+const USER_ID: &str = "^spiffe://[a-z0-9.-]+/user/[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$";
 const DURATION: &str = "^([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$";
 const GPUS: &str = "^([0-9]+(\\.[0-9]{1,9})?|\\.[0-9]{1,9}|[0-9]+m)$";
 const CREDITS: &str = "^([0-9]+(\\.[0-9]{1,9})?|\\.[0-9]{1,9})$";

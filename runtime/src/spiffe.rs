@@ -14,7 +14,7 @@ pub const TRUST_DOMAIN_MAX_BYTES: usize = 253;
 /// Bytes of a cluster name, at most: the length of a DNS label, because Kubernetes objects carry it.
 pub const CLUSTER_NAME_MAX_BYTES: usize = 63;
 /// Bytes of a user name, at most.
-pub const USER_NAME_MAX_BYTES: usize = 128;
+pub const USER_NAME_MAX_BYTES: usize = 63;
 
 /// Why a name or SPIFFE id is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -142,13 +142,13 @@ name_type!(
 );
 
 name_type!(
-    /// The name of a person or robot, such as `ada.lovelace`.
+    /// The name of a person or robot, such as `ada.lovelace`. Lower case only, so that no two names look alike.
     UserName,
     "user name",
     USER_NAME_MAX_BYTES,
-    "want 1 to 128 of a-z, A-Z, 0-9, '.', '-', '_', beginning and ending with a letter or digit",
-    |b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_'),
-    u8::is_ascii_alphanumeric
+    "want 1 to 63 of a-z, 0-9, '.', '-', '_', beginning and ending with a letter or digit",
+    |b| lower_or_digit(b) || matches!(b, b'.' | b'-' | b'_'),
+    lower_or_digit
 );
 
 /// The subject of a SPIFFE id within its trust domain.
@@ -296,7 +296,7 @@ mod tests {
             "spiffe://comity.example.org/broker/1",
             "spiffe://dev/broker/18446744073709551615",
             "spiffe://comity.example.org/cluster/ethz-k3s",
-            "spiffe://comity.example.org/user/Ada.Lovelace_2",
+            "spiffe://comity.example.org/user/ada.lovelace_2",
         ] {
             assert_eq!(text.parse::<SpiffeId>().unwrap().to_string(), text);
         }
@@ -326,6 +326,7 @@ mod tests {
             "spiffe://td/cluster/a?x=1",
             "spiffe://td/user/..",
             "spiffe://td/user/a@b",
+            "spiffe://td/user/Ada",
             "spiffe://td/robot/a",
         ] {
             assert!(text.parse::<SpiffeId>().is_err(), "{text} was accepted");

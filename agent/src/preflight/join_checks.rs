@@ -55,12 +55,10 @@ impl JoinChecks<'_> {
             list.push(Check::skipped("token", "no broker can be asked"));
             return list;
         }
-        let cluster = match self.token.cluster() {
-            Ok(cluster) => cluster,
-            Err(error) => {
-                list.push(Check::failed("token", error.to_string(), "make one with 'comity cluster invite CLUSTER'"));
-                return list;
-            }
+        let Ok(cluster) = self.token.cluster() else {
+            let found = format!("the join token is for {}, not for a cluster", self.token.id);
+            list.push(Check::failed("token", found, "make one with 'comity cluster invite CLUSTER'"));
+            return list;
         };
         let is_pending = PendingKey::exists(&self.config.state_dir.join("identity"), self.token);
         let question = TokenQuestion { token: self.token, cluster, clock: self.clock, is_pending };

@@ -287,12 +287,9 @@ impl UserAddArgs {
         let response = invited?;
         note(&roles_of(channel, &id).await);
         note(&format!("single-use token, expires in {}:", format_duration(self.ttl)));
-        session.print(&NewInvitation::new(
-            Invited::User(self.user.to_string()),
-            response.token,
-            response.expires_at_ms,
-            InvitationText::for_standard_output(),
-        ))
+        let text = InvitationText::for_standard_output();
+        NewInvitation::new(Invited::User(self.user.to_string()), response.token, response.expires_at_ms, text)
+            .print(session)
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::Result;
+use comity_audit::TreeHead;
 use comity_proto::v1;
 use comity_runtime::tls::IncomingLimits;
 use comity_runtime::{IdentitySource, Roots, SecretString, ServerTls, TlsIdentity, incoming};
@@ -133,6 +134,12 @@ impl HostileBroker {
     /// Is honest again.
     pub(crate) fn be_honest(&self) {
         self.lie(|whims| *whims = Whims::default());
+    }
+
+    /// Whether it has shown this head of the audit log while it was honest.
+    pub(crate) fn has_shown(&self, head: &str) -> Result<bool> {
+        let head: TreeHead = head.parse().map_err(anyhow::Error::msg)?;
+        Ok(self.core.lock().history.has(&head))
     }
 
     /// Ends all streams, as when another process takes over.

@@ -27,17 +27,21 @@ pub(crate) fn check_trust_domain(domain: &str) -> Result<(), String> {
 
 /// Checks a user id `spiffe://<trust domain>/user/<name>` and returns its trust domain. The error is the remedy.
 pub(crate) fn parse_user_id(id: &str) -> Result<&str, String> {
-    let form =
-        || "write `spiffe://<trust domain>/user/<name>`, with letters, digits, `.`, `_` and `-` in the name".to_owned();
+    let form = || {
+        "write `spiffe://<trust domain>/user/<name>`, with at most 63 lower-case letters, digits, `.`, `_` and `-` in \
+         the name, and a letter or digit at both its ends"
+            .to_owned()
+    };
     let (domain, path) = id.strip_prefix("spiffe://").and_then(|rest| rest.split_once('/')).ok_or_else(form)?;
     check_trust_domain(domain).map_err(|_| form())?;
     let name = path.strip_prefix("user/").ok_or_else(form)?;
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    // SPIFFE forbids `.` and `..` as path segments.
-    if name.is_empty() || name.len() > MAX_NAME_CHARS || !name.chars().all(allowed) || name == "." || name == ".." {
-        return Err(form());
-    }
-    Ok(domain)
+    let at_ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let allowed = |c: char| at_ends(c) || matches!(c, '.' | '_' | '-');
+    let is_name = name.len() <= MAX_NAME_CHARS
+        && name.chars().all(allowed)
+        && name.starts_with(at_ends)
+        && name.ends_with(at_ends);
+    if is_name { Ok(domain) } else { Err(form()) }
 }
 
 #[cfg(test)]
@@ -62,6 +66,8 @@ mod tests {
             "spiffe://comity.example/cluster/a",
             "spiffe://comity.example/user/",
             "spiffe://comity.example/user/..",
+            "spiffe://comity.example/user/Alice",
+            "spiffe://comity.example/user/alice.",
             "spiffe://comity.example/user/a/b",
             "spiffe://Comity.example/user/a",
             "spiffe:///user/a",

@@ -76,12 +76,9 @@ impl ClusterInviteArgs {
         }
         let response = invited?;
         note(&format!("single-use token, expires in {}:", format_duration(self.ttl)));
-        session.print(&NewInvitation::new(
-            Invited::Cluster(self.cluster.clone()),
-            response.token,
-            response.expires_at_ms,
-            InvitationText::for_standard_output(),
-        ))
+        let text = InvitationText::for_standard_output();
+        NewInvitation::new(Invited::Cluster(self.cluster.clone()), response.token, response.expires_at_ms, text)
+            .print(session)
     }
 
     /// Adds the cluster to the bundle in force; returns whether that changed it.

@@ -1,10 +1,15 @@
 //! Join tokens, each shown once.
 
-use std::io::IsTerminal as _;
+use std::fs::{File, Permissions};
+use std::io::{self, IsTerminal as _};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt as _;
 
 use serde::Serialize;
 
+use crate::failure::Failure;
 use crate::output::{Answer, Sheet};
+use crate::session::Session;
 
 /// Who may join with a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -46,7 +51,7 @@ impl InvitationText {
     /// The command on a terminal, else the token.
     #[must_use]
     pub(crate) fn for_standard_output() -> Self {
-        if std::io::stdout().is_terminal() { Self::Command } else { Self::Token }
+        if io::stdout().is_terminal() { Self::Command } else { Self::Token }
     }
 }
 
@@ -73,6 +78,28 @@ impl NewInvitation {
     pub(crate) fn new(invited: Invited, token: String, expires_at_ms: u64, text: InvitationText) -> Self {
         Self { command: invited.command(&token), invited, token, expires_at_ms, text }
     }
+
+    /// Prints it. A file that the shell made for it (`> alice.token`) becomes readable by its owner alone.
+    ///
+    /// # Errors
+    /// [`Failure`] if the file's permissions cannot be changed, or standard output cannot be written.
+    pub(crate) fn print(&self, session: &Session) -> Result<(), Failure> {
+        keep_from_others(io::stdout()).map_err(|error| {
+            Failure::configuration(format!("cannot keep the token's file from other users: {error}"))
+                .remedy("write it to a file of yours, or to a pipe")
+        })?;
+        session.print(self)
+    }
+}
+
+/// Takes the rights of others from an empty file, before a secret is written to it.
+fn keep_from_others(output: impl AsFd) -> io::Result<()> {
+    let file = File::from(output.as_fd().try_clone_to_owned()?);
+    let found = file.metadata()?;
+    if found.is_file() && found.len() == 0 && found.permissions().mode() & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(0o600))?;
+    }
+    Ok(())
 }
 
 impl Answer for NewInvitation {
@@ -87,6 +114,21 @@ impl Answer for NewInvitation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_new_file_is_kept_from_others() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mode = |name: &str, content: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, content).expect("written");
+            std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("changed");
+            keep_from_others(File::options().append(true).open(&path).expect("opened")).expect("kept");
+            std::fs::metadata(&path).expect("there").permissions().mode() & 0o777
+        };
+        assert_eq!(mode("alice.token", ""), 0o600);
+        assert_eq!(mode("install.log", "appended to"), 0o644);
+        keep_from_others(io::pipe().expect("a pipe").1).expect("a pipe stays as it is");
+    }
 
     #[test]
     fn terminals_get_a_command_pipes_the_token_and_scripts_both() {

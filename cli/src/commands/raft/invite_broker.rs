@@ -52,11 +52,8 @@ impl BrokerInviteArgs {
         };
         let response = call(client.invite_broker(request)).await?;
         note(&format!("single-use token for broker {}, expires in {}:", response.broker, format_duration(self.ttl)));
-        session.print(&NewInvitation::new(
-            Invited::Broker(response.broker),
-            response.token,
-            response.expires_at_ms,
-            InvitationText::for_standard_output(),
-        ))
+        let text = InvitationText::for_standard_output();
+        NewInvitation::new(Invited::Broker(response.broker), response.token, response.expires_at_ms, text)
+            .print(session)
     }
 }

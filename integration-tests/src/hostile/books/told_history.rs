@@ -1,6 +1,6 @@
 //! The audit log that the broker shows to agents.
 
-use comity_audit::{Hash, MemoryTree, consistency_proof, root_of};
+use comity_audit::{Hash, MemoryTree, TreeHead, consistency_proof, root_of};
 use comity_proto::v1;
 
 /// What a forged record holds.
@@ -17,6 +17,11 @@ impl ToldHistory {
     pub(crate) fn go_on(&mut self) {
         let record = self.log.size();
         self.log.append(Hash::of_leaf(&record.to_be_bytes()));
+    }
+
+    /// Whether a head is one of this log.
+    pub(crate) fn has(&self, head: &TreeHead) -> bool {
+        head.size <= self.log.size() && root_of(&self.log, head.size).is_ok_and(|root| root == Some(head.root))
     }
 
     /// The log with the proof that it continues its first `from` records. `is_rewritten`: its first record is another one,
