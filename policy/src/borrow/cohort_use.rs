@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::usage::update;
 use crate::bundle::Bundle;
 use crate::bundle::cohorts::{CohortIndex, CohortMember};
 
@@ -43,9 +42,10 @@ impl CohortUse {
             return;
         }
         match counting {
-            Counting::Begins => {
-                update(&mut self.shared, &member.cohort, |sum: &mut u64| *sum = sum.saturating_add(change));
-            }
+            Counting::Begins => match self.shared.get_mut(&member.cohort) {
+                Some(sum) => *sum = sum.saturating_add(change),
+                None => _ = self.shared.insert(member.cohort.clone(), change),
+            },
             Counting::Ceases => {
                 if let Some(sum) = self.shared.get_mut(&member.cohort) {
                     *sum = sum.saturating_sub(change);

@@ -1,6 +1,6 @@
 //! Checks documents against each other: references, owners, trust domains, keys and defaults.
 
-mod cohorts;
+mod cohort_members;
 mod commit_keys;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     check_trust_domains(draft, problems);
     check_signing_keys(draft, problems);
     commit_keys::check(draft, problems);
-    cohorts::check(draft, problems);
+    cohort_members::check(draft, problems);
     check_default_priority(draft, problems);
     check_number_of_rules(draft, problems);
 }
