@@ -288,7 +288,8 @@ impl UserAddArgs {
         note(&roles_of(channel, &id).await);
         note(&format!("single-use token, expires in {}:", format_duration(self.ttl)));
         let text = InvitationText::for_standard_output();
-        NewInvitation::new(Invited::User(self.user.to_string()), response.token, response.expires_at_ms, text).print(session)
+        NewInvitation::new(Invited::User(self.user.to_string()), response.token, response.expires_at_ms, text)
+            .print(session)
     }
 }
 

@@ -77,7 +77,8 @@ impl ClusterInviteArgs {
         let response = invited?;
         note(&format!("single-use token, expires in {}:", format_duration(self.ttl)));
         let text = InvitationText::for_standard_output();
-        NewInvitation::new(Invited::Cluster(self.cluster.clone()), response.token, response.expires_at_ms, text).print(session)
+        NewInvitation::new(Invited::Cluster(self.cluster.clone()), response.token, response.expires_at_ms, text)
+            .print(session)
     }
 
     /// Adds the cluster to the bundle in force; returns whether that changed it.

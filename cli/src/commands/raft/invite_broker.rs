@@ -53,6 +53,7 @@ impl BrokerInviteArgs {
         let response = call(client.invite_broker(request)).await?;
         note(&format!("single-use token for broker {}, expires in {}:", response.broker, format_duration(self.ttl)));
         let text = InvitationText::for_standard_output();
-        NewInvitation::new(Invited::Broker(response.broker), response.token, response.expires_at_ms, text).print(session)
+        NewInvitation::new(Invited::Broker(response.broker), response.token, response.expires_at_ms, text)
+            .print(session)
     }
 }
