@@ -197,17 +197,6 @@ impl Bundle {
         self.roles.get(spiffe_id).cloned().unwrap_or_default()
     }
 
-    /// The maintainers who can get a certificate: the authority issues none for a name that begins or ends with a
-    /// punctuation mark.
-    pub fn usable_maintainers(&self) -> impl Iterator<Item = &str> {
-        let is_usable = |name: &str| {
-            let ends = [name.bytes().next(), name.bytes().next_back()];
-            ends.iter().all(|end| end.is_some_and(|byte| byte.is_ascii_alphanumeric()))
-        };
-        let maintainers = self.federation.spec.maintainers.iter().map(String::as_str);
-        maintainers.filter(move |id| id.rsplit_once('/').is_some_and(|(_, name)| is_usable(name)))
-    }
-
     /// Whether a user may invite a cluster, as a federation admin or as an operator of the institution that may enrol
     /// it.
     #[must_use]

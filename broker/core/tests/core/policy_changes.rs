@@ -45,15 +45,6 @@ fn assert_names_maintainers(refusal: &Refusal, value: &str, reason: &str) {
 }
 
 #[test]
-fn a_bundle_without_a_maintainer_who_can_get_a_certificate_needs_force() {
-    let mut state = Federation::with_policy().state;
-    let nobody = maintained_by(&["spiffe://test.example/user/_ops"]);
-    let refusal = apply_as(&mut state, ADMIN, unforced(nobody.clone())).unwrap_err();
-    assert_names_maintainers(&refusal, "spiffe://test.example/user/_ops", "nobody could apply another bundle");
-    assert_eq!(apply_as(&mut state, ADMIN, forced(nobody)), Ok(ReplyBody::Policy { changed: true }));
-}
-
-#[test]
 fn a_maintainer_who_removes_himself_needs_force() {
     let mut state = Federation::with_policy().state;
     let refusal = apply_as(&mut state, ADMIN, unforced(maintained_by(&[OTHER]))).unwrap_err();
