@@ -1,6 +1,7 @@
 //! A compiled bundle: one version of all policy documents, and look-ups in it.
 
 mod changes;
+pub(crate) mod cohorts;
 mod lookup;
 mod reclaim_rules;
 
@@ -10,8 +11,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use changes::{BundleChanges, Difference, DocumentChange, FieldChange};
+pub use cohorts::CohortPeers;
 pub use reclaim_rules::{ReclaimRule, ReclaimScope, ReclaimedLease};
 
+use self::cohorts::CohortIndex;
 use crate::device::DeviceFacts;
 use crate::documents::{
     Agreement, AgreementSides, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota,
@@ -56,6 +59,8 @@ pub struct Bundle {
     pub(crate) roles: BTreeMap<String, Roles>,
     /// Names of the quotas that limit each tenant, directly or through its institution.
     pub(crate) quotas_by_tenant: BTreeMap<String, Vec<String>>,
+    /// The cohorts of quotas.
+    pub(crate) cohorts: Arc<CohortIndex>,
     /// The agreements under which each institution may borrow, by name.
     pub(crate) agreements_by_borrower: BTreeMap<String, Vec<NumberedAgreement>>,
     /// The number of each institution in [`NumberedAgreement`].

@@ -14,7 +14,7 @@ pub use gpu_hours::GpuHours;
 pub use institution::Institution;
 pub use per_user::PerUser;
 pub use priority_class::PriorityClass;
-pub use quota::{Quota, QuotaSubject};
+pub use quota::{CohortMembership, Quota, QuotaSubject};
 pub use reclaim_limit::ReclaimLimit;
 pub use request_template::{
     RequestTemplate, TemplateAmount, TemplateData, TemplateDevices, TemplateField, TemplateGpus, TemplateIsolation,

@@ -5,6 +5,8 @@
 mod bundle;
 #[path = "policy/changes.rs"]
 mod changes;
+#[path = "policy/cohorts.rs"]
+mod cohorts;
 #[path = "policy/commit_keys.rs"]
 mod commit_keys;
 #[path = "policy/edits.rs"]

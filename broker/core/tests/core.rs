@@ -13,6 +13,8 @@ mod boxes;
 mod chains;
 #[path = "core/choices.rs"]
 mod choices;
+#[path = "core/cohorts.rs"]
+mod cohorts;
 #[path = "core/copies.rs"]
 mod copies;
 #[path = "core/determinism.rs"]

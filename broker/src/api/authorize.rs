@@ -63,6 +63,7 @@ pub enum Rpc {
     ChangeMembers,
     RebaseTime,
     Connect,
+    GetPolicyHistory,
 }
 
 /// Kinds of callers in the table.
@@ -95,7 +96,7 @@ impl Rpc {
         match self {
             Self::GetFederation | Self::CheckJoin | Self::Join | Self::JoinUser | Self::JoinBroker => &[Anyone],
             Self::WhoAmI => &[Certified],
-            Self::Connect => &[Cluster],
+            Self::Connect | Self::GetPolicyHistory => &[Cluster],
             Self::RenewCertificate => &[Cluster, Member, Admin],
             Self::InviteBroker => &[BrokerOperator],
             Self::ListInvitations | Self::RevokeInvitation => &[Operator, Admin, BrokerOperator],
@@ -171,6 +172,7 @@ impl Rpc {
             Self::ChangeMembers => "change the members of the broker group",
             Self::RebaseTime => "move log time",
             Self::Connect => "act as a cluster's agent",
+            Self::GetPolicyHistory => "read the signed history of the policy as a cluster's agent",
         }
     }
 

@@ -5,8 +5,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use comity_policy::{
-    Agreement, Bundle, Cluster, Federation, GpuClass, Institution, Kind, PriorityClass, Quota, RequestTemplate, Rule,
-    Schedule, Tenant,
+    Agreement, Bundle, Cluster, Federation, GpuClass, Institution, Kind, PriorityClass, Quota, QuotaSubject,
+    RequestTemplate, Rule, Schedule, Tenant,
 };
 
 /// Kind and name of a document.
@@ -100,6 +100,25 @@ impl Documents {
             Some(DocumentSpec::Tenant(tenant)) => Some(&tenant.institution),
             _ => None,
         }
+    }
+
+    /// The institution that a quota limits, or whose tenant it limits.
+    #[must_use]
+    pub fn institution_of_quota<'d>(&'d self, quota: &'d Quota) -> Option<&'d str> {
+        match &quota.subject {
+            QuotaSubject::Institution(name) => Some(name),
+            QuotaSubject::Tenant(tenant) => self.institution_of_tenant(tenant),
+        }
+    }
+
+    /// The quotas of a cohort, by name.
+    pub(crate) fn quotas_of_cohort(&self, cohort: &str) -> impl Iterator<Item = (&str, &Quota)> {
+        self.iter().filter_map(move |(key, spec)| match spec {
+            DocumentSpec::Quota(quota) if quota.cohort.as_ref().is_some_and(|of| of.name == cohort) => {
+                Some((key.name.as_str(), quota))
+            }
+            _ => None,
+        })
     }
 
     /// The federation.

@@ -1,5 +1,6 @@
 //! Checks documents against each other: references, owners, trust domains, keys and defaults.
 
+mod cohort_members;
 mod commit_keys;
 mod request_templates;
 
@@ -21,6 +22,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     check_trust_domains(draft, problems);
     check_signing_keys(draft, problems);
     commit_keys::check(draft, problems);
+    cohort_members::check(draft, problems);
     check_default_priority(draft, problems);
     check_number_of_rules(draft, problems);
     request_templates::check(draft, problems);

@@ -28,6 +28,10 @@ pub fn quota_to_proto(quota: &QuotaUse) -> v1::QuotaUse {
         used_milli: quota.used_milli,
         needs_milli: quota.needs_milli,
         left_milli: quota.left_milli(),
+        available_milli: quota.available_milli(),
+        cohort: quota.cohort.as_ref().map_or_else(String::new, |share| share.cohort.clone()),
+        borrowed_milli: quota.cohort.as_ref().map_or(0, |share| share.borrowed_milli),
+        lent_milli: quota.cohort.as_ref().map_or(0, |share| share.lent_milli),
     }
 }
 
@@ -98,6 +102,7 @@ pub fn reclaims_to_proto<'s>(reclaims: &Reclaims, seen: impl Fn(LeaseId) -> Opti
         donor: reclaims.donor.to_string(),
         given: reclaims.given,
         move_aside: reclaims.move_aside,
+        return_quota: reclaims.return_quota,
         gpus_milli: reclaims.gpus_milli(),
         until_ms: reclaims.until().map_or(0, |until| until.0),
         leases: reclaims.leases.iter().map(told).collect(),
@@ -163,6 +168,7 @@ mod tests {
             donor: ClusterId::parse("north", "donor").expect("it is good"),
             given: false,
             move_aside: false,
+            return_quota: false,
             leases: vec![lease(7), lease(8)],
         };
         let team = TenantId::parse("team", "tenant").expect("it is good");

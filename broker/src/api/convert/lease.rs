@@ -44,6 +44,7 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
         moved_to: lease.moved_to.map(|id| id.to_string()).unwrap_or_default(),
         release_idle_ms: lease.release_idle.map_or(0, |limit| limit.0),
         idle_since_ms: time_or_zero(lease.idle_since),
+        class: lease.class.to_string(),
     }
 }
 
@@ -55,6 +56,7 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         }
         ReclaimReason::Preempted { by } => (v1::ReclaimReason::Preempted, String::new(), by.to_string()),
         ReclaimReason::Migration { by } => (v1::ReclaimReason::Migration, String::new(), by.to_string()),
+        ReclaimReason::BorrowedQuota { by, .. } => (v1::ReclaimReason::BorrowedQuota, String::new(), by.to_string()),
         ReclaimReason::DeviceFailed { .. } => (v1::ReclaimReason::DeviceFailed, String::new(), String::new()),
         ReclaimReason::NodeFailed { .. } => (v1::ReclaimReason::NodeFailed, String::new(), String::new()),
         ReclaimReason::DonorSilent => (v1::ReclaimReason::DonorSilent, String::new(), String::new()),
