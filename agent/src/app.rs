@@ -35,6 +35,7 @@ use crate::reconcile::parts::{Connections, CurrentFailures, Deliveries, Member, 
 use crate::services::local_api;
 use crate::services::node_service::Prepared;
 use crate::services::nodes::gateway;
+use crate::services::policy_follower::policy_at_start;
 use crate::standby::ActiveRole;
 
 pub use self::agent_error::AgentError;
@@ -188,6 +189,7 @@ impl Agent {
                 "no fabric.endpoints are configured: this cluster can borrow, but nobody can reach it to borrow from it"
             );
         }
+        let signed = policy_at_start(&store, &config.state_dir, &config.signed_policy).await?;
         let nodes = match &platform.api {
             Some(api) => Prepared::check(config, api, &store, &platform.salt, clock, &fence, shutdown).await?,
             None => Prepared::none("there is no Kubernetes here"),
@@ -224,6 +226,7 @@ impl Agent {
             networks: watch::Sender::default(),
             saved: watch::Sender::default(),
             uses: watch::Sender::default(),
+            signed_policy: watch::Sender::new(signed),
             clock: Arc::clone(clock),
             entropy: Arc::clone(entropy),
         };

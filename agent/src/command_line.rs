@@ -87,6 +87,12 @@ enum Action {
     /// maintainers first, and not by way of the broker.
     #[command(after_long_help = examples::FORGET_AUDIT_ANCHOR_EXAMPLES)]
     ForgetAuditAnchor(Box<Settings>),
+    /// Trust the next signed policy, whatever it is
+    ///
+    /// After the policy began a new history, it does not descend from the commit that this agent has verified. Ask the
+    /// maintainers first, and not by way of the broker; or pin a commit of theirs in signedPolicy.commit.
+    #[command(after_long_help = examples::FORGET_POLICY_EXAMPLES)]
+    ForgetPolicy(Box<Settings>),
     /// Route this node's pods to the gateway node
     #[command(after_long_help = examples::NODE_EXAMPLES)]
     Node(NodeSettings),
@@ -169,6 +175,7 @@ async fn act(action: Action) -> Result<(), Failure> {
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
         Action::Peers(action) => peers_command::act(action).await,
         Action::ForgetAuditAnchor(settings) => peers_command::forget_audit_anchor(*settings).await,
+        Action::ForgetPolicy(settings) => peers_command::forget_signed_policy(*settings).await,
         Action::LiqoPolicies(settings) => run_command::print_liqo_policies(*settings),
         Action::Node(settings) => node_command::follow(settings).await,
         Action::ReadDevices(settings) => read_devices_command::read_devices(settings).await,

@@ -12,6 +12,7 @@ mod mig_section;
 mod pending_section;
 mod pins_section;
 mod rdma;
+mod signed_policy_settings;
 mod standby_settings;
 #[cfg(test)]
 mod tests;
@@ -40,6 +41,7 @@ pub use access::AccessSettings;
 pub use canary_settings::{CanarySettings, NetworkPolicies};
 pub use data::DataSettings;
 pub use liqo_settings::{LiqoAuthentication, LiqoNetworkName, LiqoSettings};
+pub use signed_policy_settings::SignedPolicySettings;
 pub use standby_settings::StandbySettings;
 pub use usage_settings::UsageSettings;
 
@@ -176,6 +178,8 @@ pub struct Config {
     pub pinned_institutions: BTreeMap<String, InstitutionPin>,
     /// Whether this cluster peers only with clusters that a pinned institution vouches for.
     pub require_vouchers: bool,
+    /// From which commit on this cluster verifies the policy by itself.
+    pub signed_policy: SignedPolicySettings,
     /// The Kubernetes cluster. Either this or `inventoryFile`.
     pub kubernetes: Option<KubernetesConfig>,
     /// The inventory file of a host without Kubernetes. Either this or `kubernetes`.
@@ -224,6 +228,7 @@ impl Default for Config {
             voucher: None,
             pinned_institutions: BTreeMap::new(),
             require_vouchers: false,
+            signed_policy: SignedPolicySettings::default(),
             kubernetes: None,
             inventory_file: None,
             sharing: LocalPolicy::default(),
@@ -311,6 +316,7 @@ impl Config {
             );
         }
         pins_section::check(&self.pins(), &mut checks);
+        self.signed_policy.check(&mut checks);
         borrowing_section::check(&self.borrowing, &mut checks);
         self.sharing.egress.check(&mut checks);
         pending_section::check(&self.sharing.reclaim_for_pending, &mut checks);

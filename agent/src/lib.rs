@@ -10,8 +10,8 @@
 //!
 //! Each system that the agent acts on has its own crate: `fabric` (tunnels), `kubernetes`, `liqo`, `delivery`, `state`
 //! (records on disk) and `workload`, over the types of `model`. Modules depend only on those crates and on modules to
-//! their left: `keys`, `enrollment`, `exporters`, `devices`, `mig`, `observe`, `usage`, `config`, `reconcile`, `uplink`,
-//! `services`, `standby`, `app`, `host`, `preflight`.
+//! their left: `keys`, `enrollment`, `exporters`, `devices`, `mig`, `observe`, `usage`, `config`, `signed_policy`,
+//! `reconcile`, `uplink`, `services`, `standby`, `app`, `host`, `preflight`.
 //!
 //! The agent never gives the broker anything that opens a cluster, never removes anything because the broker is silent,
 //! and never lends more than its own policy allows.
@@ -30,6 +30,7 @@ pub mod observe;
 pub mod preflight;
 pub mod reconcile;
 pub mod services;
+pub(crate) mod signed_policy;
 pub mod standby;
 pub mod uplink;
 pub mod usage;

@@ -19,6 +19,10 @@ pub struct Metrics {
     pub refused: IntCounterVec,
     /// Heads of the audit log that do not continue the anchor.
     pub refused_audit_heads: IntCounter,
+    /// Commits of the policy that brokers put into force, and that not all owners signed.
+    pub refused_policies: IntCounter,
+    /// 1 while the brokers' commit is another one than the verified one.
+    pub signed_policy_behind: IntGauge,
     /// Leases that this side refused, by code.
     pub refused_leases: IntCounterVec,
     /// Other clusters that showed an identity key which is refused until a person decides.
@@ -102,6 +106,14 @@ impl Metrics {
             refused_audit_heads: counter(
                 "refused_audit_heads_total",
                 "Heads of the audit log that do not continue the one seen before.",
+            )?,
+            refused_policies: counter(
+                "refused_policy_commits_total",
+                "Commits of the policy in force that lack signatures or do not descend from the verified one.",
+            )?,
+            signed_policy_behind: gauge(
+                "signed_policy_behind",
+                "1 while the commit in force is another one than the verified one.",
             )?,
             refused_leases: counters("refused_leases_total", "Leases that this side refused.", &["code"])?,
             refused_keys: gauge("refused_identity_keys", "Other clusters that showed another identity key.")?,

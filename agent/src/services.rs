@@ -10,6 +10,7 @@ pub(crate) mod measured;
 pub mod node_service;
 pub mod nodes;
 pub mod placeholders;
+pub(crate) mod policy_follower;
 pub mod reach;
 pub mod remapped_addresses;
 pub mod webhook_registrations;

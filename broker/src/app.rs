@@ -367,6 +367,7 @@ fn policy_access(config: &Config) -> PolicyAccess {
         cache: config.data.join("policy-source"),
         credentials: config.policy_credentials.clone(),
         authorities: config.policy_ca.clone(),
+        fetching: Arc::default(),
     }
 }
 

@@ -24,6 +24,7 @@ mod upload_pack;
 mod tests;
 
 pub use access::PolicyAccess;
+pub(crate) use object_database::ObjectDatabase;
 pub(crate) use pull_error::PullError;
-pub(crate) use pulled::{PULL_DEADLINE, Pulled, pull};
+pub(crate) use pulled::{PULL_DEADLINE, Pulled, objects_with, pull};
 pub(crate) use repository::{Branch, Repository};

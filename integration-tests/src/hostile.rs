@@ -22,6 +22,7 @@ mod attacks_on_arithmetic;
 mod attacks_on_binding;
 mod attacks_on_messages;
 mod attacks_on_numbers;
+mod attacks_on_policy;
 mod attacks_on_trust;
 mod attacks_without_end;
 mod books;
@@ -88,6 +89,7 @@ pub async fn run(config: HostileConfig) -> Result<HostileReport> {
         max_lease_seconds: MAX_LEASE_SECONDS,
         remembered: REMEMBERED,
         kubernetes,
+        signed_policy: true,
         ..Setup::new(trust)
     };
     let mut federation = HostileFederation::start(setup).await?;

@@ -69,6 +69,8 @@ mod restart;
 mod root_rotation;
 #[path = "scenarios/secrets.rs"]
 mod secrets;
+#[path = "scenarios/signed_policy.rs"]
+mod signed_policy;
 #[path = "scenarios/kubernetes/standby.rs"]
 mod standby;
 #[path = "scenarios/kubernetes/token.rs"]

@@ -237,6 +237,7 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         quotas: draft.quotas,
         agreements: draft.agreements,
         priorities: draft.priorities,
+        templates: draft.templates,
         schedules: draft.schedules,
         rules: draft.rules,
         institution_by_cluster,

@@ -52,7 +52,9 @@ pub use directory::{ReadError, Scan, is_policy_file, read_directory, read_test_f
 pub use documents::{
     Agreement, AgreementSides, Cluster, CohortMembership, CommitKey, Defaults, DocRef, Document, Federation, GpuClass,
     GpuHours, Institution, LendTerm, Limits, MaintainerKey, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota,
-    QuotaSubject, ReclaimLimit, Rule, RuleEffect, Schedule, Signatures, SourceLocation, Tenant, TenantRole, When,
+    QuotaSubject, ReclaimLimit, RequestTemplate, Rule, RuleEffect, Schedule, Signatures, SourceLocation,
+    TemplateAmount, TemplateData, TemplateDevices, TemplateField, TemplateGpus, TemplateIsolation, TemplateMembers,
+    TemplateNvLink, TemplatePreemption, TemplateRequest, TemplateShare, TemplateTopology, Tenant, TenantRole, When,
     Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};

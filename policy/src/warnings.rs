@@ -27,6 +27,7 @@ impl Bundle {
         self.warn_of_lonely_members(&mut found);
         self.warn_of_shadowed_classes(&mut found);
         self.warn_of_short_agreements(&mut found);
+        self.warn_of_useless_templates(&mut found);
         for tenant in self.tenants.values() {
             self.warn_of_blocked_tenant(tenant, &mut found);
         }
@@ -185,6 +186,29 @@ impl Bundle {
                         show_duration(term)
                     ),
                     "correct one of the two dates, or shorten `defaults.leaseTerm`",
+                );
+            }
+        }
+    }
+
+    /// Request templates of a class that nobody who is offered them may request.
+    fn warn_of_useless_templates(&self, found: &mut Problems<'_>) {
+        for template in self.templates.values() {
+            let Some(class) = template.spec.request.class() else { continue };
+            let is_of_use = |tenant: &Document<Tenant>| {
+                template.spec.is_offered_to(&tenant.name, &tenant.spec.institution)
+                    && tenant.spec.classes.contains(class)
+            };
+            if !self.tenants.values().any(is_of_use) {
+                found.at(
+                    template.place_of("request.gpus.class"),
+                    ProblemCode::TemplateOfNoUse,
+                    format!(
+                        "`request.gpus` of RequestTemplate `{}` asks for class `{class}`, which no Tenant that is \
+                         offered it may request",
+                        template.name
+                    ),
+                    "name another class, add this one to `classes` of a Tenant, or offer it to others",
                 );
             }
         }

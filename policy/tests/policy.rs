@@ -25,6 +25,8 @@ mod rules;
 mod schedules;
 #[path = "policy/schemas.rs"]
 mod schemas;
+#[path = "policy/templates.rs"]
+mod templates;
 #[path = "policy/warnings.rs"]
 mod warnings;
 #[path = "policy/withdrawals.rs"]

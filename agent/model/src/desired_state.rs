@@ -14,6 +14,8 @@ use crate::peering::PeeringDirective;
 pub struct DesiredState {
     /// Revision of the broker's state.
     pub revision: u64,
+    /// Commit whose policy is in force, by the broker's word; empty if it comes from no repository.
+    pub policy_commit: String,
     /// Leases with this cluster as origin or donor, until they ended.
     pub leases: Vec<Lease>,
     /// Peerings of this cluster, until they are closed.
@@ -43,7 +45,9 @@ impl DesiredState {
 impl From<v1::DesiredState> for DesiredState {
     fn from(mut state: v1::DesiredState) -> Self {
         let envelopes = std::mem::take(&mut state.envelopes);
-        let mut read = Self { revision: state.revision, encoded: state.encode_to_vec(), ..Self::default() };
+        let encoded = state.encode_to_vec();
+        let mut read =
+            Self { revision: state.revision, policy_commit: state.policy_commit, encoded, ..Self::default() };
         for lease in state.leases {
             let id = lease.id.parse::<LeaseId>().ok();
             match Lease::try_from(lease) {

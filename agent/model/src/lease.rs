@@ -21,6 +21,8 @@ pub struct Lease {
     pub request: RequestId,
     /// Tenant charged.
     pub tenant: String,
+    /// GPU class by which policy permits it; empty if the broker does not say.
+    pub class: String,
     /// Borrowing cluster.
     pub origin: ClusterId,
     /// Donor, nodes and devices.
@@ -71,6 +73,7 @@ impl Lease {
             id,
             request,
             tenant: String::new(),
+            class: String::new(),
             origin,
             placement: None,
             peering,
@@ -121,6 +124,7 @@ impl TryFrom<v1::Lease> for Lease {
             id: LeaseId::parse(&lease.id, "lease.id")?,
             request: RequestId::parse(&lease.request, "lease.request")?,
             tenant: lease.tenant,
+            class: lease.class,
             origin: ClusterId::parse(&lease.origin, "lease.origin")?,
             placement: lease.placement.map(Placement::try_from).transpose()?,
             peering: PeeringId::parse(&lease.peering, "lease.peering")?,

@@ -23,6 +23,7 @@ use crate::reconcile::execute::Executor;
 use crate::reconcile::fault::CrashPoint;
 use crate::reconcile::parts::Parts;
 use crate::services::measured;
+use crate::services::policy_follower::PolicyFollower;
 use crate::services::remapped_addresses::RemappedAddressesReview;
 use crate::services::webhook_registrations::webhook_registrations;
 use crate::uplink::Uplink;
@@ -116,6 +117,15 @@ impl Tasks<'_> {
         // Before the uplink, so that no change is missed.
         shutdown.spawn(member_brokers::keep_learnt(&brokers, config.state_dir.clone(), shutdown.token()));
         shutdown.spawn(uplink.run(shutdown.token()));
+        let follower = PolicyFollower {
+            parts: parts.clone(),
+            metrics: metrics.clone(),
+            state: config.state_dir.clone(),
+            brokers: brokers.clone(),
+            tls: tls.clone(),
+            desired: self.desired.clone(),
+        };
+        self.while_active(follower.run(shutdown.token()));
         let renewal = Renewal {
             directory,
             source,

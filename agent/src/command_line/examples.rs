@@ -54,6 +54,10 @@ pub(super) const FORGET_AUDIT_ANCHOR_EXAMPLES: &str = "\
 Examples:
   comity-agent forget-audit-anchor --config /var/lib/comity-agent/agent.yaml";
 
+pub(super) const FORGET_POLICY_EXAMPLES: &str = "\
+Examples:
+  comity-agent forget-policy --config /var/lib/comity-agent/agent.yaml";
+
 pub(super) const NODE_EXAMPLES: &str = "\
 Examples:
   comity-agent node  # as deploy/agent/tun/nodes.yaml runs it";

@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::output_format::OutputFormat;
 use super::settings::Settings;
 use crate::services::local_api::{
-    LocalApiError, SOCKET, accept_identity_key, fetch_peers, forget_anchor, forget_cluster,
+    LocalApiError, SOCKET, accept_identity_key, fetch_peers, forget_anchor, forget_cluster, forget_policy,
 };
 
 /// Commands of `comity-agent peers`.
@@ -92,6 +92,13 @@ pub(super) async fn act(action: PeersAction) -> Result<(), Failure> {
 pub(super) async fn forget_audit_anchor(settings: Settings) -> Result<(), Failure> {
     forget_anchor(&socket(settings)?).await.map_err(failed)?;
     println!("the anchor is forgotten; the next head of the audit log counts as the first");
+    Ok(())
+}
+
+/// Lets the running agent forget the signed policy.
+pub(super) async fn forget_signed_policy(settings: Settings) -> Result<(), Failure> {
+    forget_policy(&socket(settings)?).await.map_err(failed)?;
+    println!("the verified policy is forgotten; the next signed one counts as the first");
     Ok(())
 }
 

@@ -99,6 +99,7 @@ fn messages_of_the_broker() {
         leases: vec![lease()],
         peerings: vec![directive],
         envelopes: vec![envelope],
+        policy_commit: "3f2a9c51b0de4d8f6a7c2e19d05b84f7a1c6e3d2".to_owned(),
     };
     let valid = v1::BrokerMessage { body: Some(Body::Desired(state)) }.encode_to_vec();
     fuzz!("broker_message", vec![valid], |bytes: &[u8]| {

@@ -17,6 +17,7 @@ const IDENTITIES_CHECK: &str = "identity keys";
 const HANDSHAKES_CHECK: &str = "handshakes";
 const OFFER_CHECK: &str = "offer";
 const AUDIT_CHECK: &str = "audit log";
+const SIGNED_POLICY_CHECK: &str = "signed policy";
 
 pub(super) async fn check(config: &Config, list: &mut CheckList) {
     let status = fetch_status(&config.state_dir.join(SOCKET)).await;
@@ -39,6 +40,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) {
     list.extend(status.as_ref().into_iter().flat_map(failed_handshakes));
     list.extend(status.as_ref().ok().and_then(refused_offer));
     list.extend(status.as_ref().ok().and_then(refused_audit_head));
+    list.extend(status.as_ref().ok().and_then(signed_policy));
     list.push(match status {
         Ok(status) if status.connected => {
             let (tunnels, lent, borrowed) = (status.tunnels.len(), status.lent.len(), status.borrowed.len());
@@ -98,6 +100,20 @@ fn refused_audit_head(status: &Status) -> Option<Check> {
              agent accept that with comity-agent forget-audit-anchor (docs/audit.md)",
         )
     })
+}
+
+/// The policy that the agent has verified; `None` where it trusts none.
+fn signed_policy(status: &Status) -> Option<Check> {
+    let verified = status.signed_policy.as_ref()?;
+    let Some(refusal) = &status.refused_policy else {
+        return Some(Check::ok(SIGNED_POLICY_CHECK, format!("commit {verified}")));
+    };
+    Some(Check::failed(
+        SIGNED_POLICY_CHECK,
+        format!("the brokers' policy is not verified: {refusal}; verified is commit {verified}"),
+        "ask the maintainers, not by way of the broker; a policy that they began anew is trusted once signedPolicy.commit \
+         names its commit (docs/gitops.md)",
+    ))
 }
 
 /// Policies for want of which the running agent lends nothing; guests may run here meanwhile.
@@ -183,6 +199,18 @@ mod tests {
         status.refused_audit_head = Some("broker 2: its first 13 records are not those seen before".to_owned());
         let refused = refused_audit_head(&status).unwrap();
         assert!(refused.result == Outcome::Failed && refused.detail.contains("broker 2"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_policy_that_is_not_verified_fails_the_check() {
+        let mut status = Status::default();
+        assert!(signed_policy(&status).is_none());
+        status.signed_policy = Some("3f2a (trusted on first use)".to_owned());
+        let told = signed_policy(&status).unwrap();
+        assert!(told.result == Outcome::Ok && told.detail.contains("first use"), "{told:?}");
+        status.refused_policy = Some("commit 8d1c changes Cluster `ncc-main`".to_owned());
+        let told = signed_policy(&status).unwrap();
+        assert!(told.result == Outcome::Failed && told.detail.contains("ncc-main"), "{told:?}");
     }
 
     #[test]

@@ -103,6 +103,7 @@ impl Executor {
         let mut saved = self.parts.saved.subscribe();
         let mut uses = self.parts.uses.subscribe();
         let mut differences = self.differences.clone();
+        let mut signed = self.parts.signed_policy.subscribe();
         let mut desired = Desired::remembered(self.remembered());
         let mut state = Loop::default();
         let mut tasks: JoinSet<Ended> = JoinSet::new();
@@ -128,6 +129,7 @@ impl Executor {
                 Ok(()) = saved.changed() => {}
                 Ok(()) = uses.changed() => {}
                 Ok(()) = differences.changed() => {}
+                Ok(()) = signed.changed() => {}
                 Some(ended) = tasks.join_next() => self.note(ended, &mut state),
                 () = self.parts.clock.sleep(sleep) => {}
             }
@@ -193,6 +195,7 @@ impl Executor {
         }
         let service = self.parts.deliveries.node_service.borrow().clone();
         let nodes = self.nodes.borrow().clone();
+        let signed_policy = self.parts.signed_policy.borrow().clone();
         plan(&Snapshot {
             cluster: &self.parts.member.cluster,
             desired: desired.state(),
@@ -206,6 +209,7 @@ impl Executor {
             reserve: self.reserve,
             require_vouchers: self.parts.member.pins.require_vouchers,
             borrowing: &self.borrowing,
+            signed_policy: &signed_policy,
             nodes: nodes.as_ref().map(|nodes| nodes.as_slice()),
             now_ms: self.parts.clock.unix_ms(),
             outage_grace_ms: *self.outage_grace_ms.borrow(),

@@ -23,6 +23,7 @@ use tokio::sync::watch;
 
 use crate::mig::mig_keeper::{MigChannels, MigKeeper};
 use crate::mig::mig_settings::MigSettings;
+use crate::signed_policy::SignedPolicy;
 use crate::usage::LeaseUses;
 
 pub use connections::{Access, Borrowed, Connected, Connections};
@@ -67,6 +68,8 @@ pub struct Parts {
     pub saved: watch::Sender<Saved>,
     /// Use of lent leases.
     pub uses: watch::Sender<LeaseUses>,
+    /// The policy as its owners signed it.
+    pub signed_policy: watch::Sender<SignedPolicy>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.

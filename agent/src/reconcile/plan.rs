@@ -18,6 +18,7 @@ mod local_use;
 mod one_peering;
 mod origin_lease;
 mod placement_check;
+mod signed_terms;
 
 use std::collections::BTreeSet;
 
@@ -42,6 +43,7 @@ use crate::reconcile::steps::lease::{ForgetLease, RemoveLease};
 use crate::reconcile::steps::liqo::LiqoRemove;
 use crate::reconcile::steps::peering::ForgetPeering;
 use crate::reconcile::steps::{DiscardEnvelope, Step};
+use crate::signed_policy::SignedPolicy;
 
 /// Unwanted objects that one plan removes, at most.
 const UNWANTED_REMOVALS_PER_PLAN: usize = 1;
@@ -73,6 +75,8 @@ pub struct Snapshot<'a> {
     pub require_vouchers: bool,
     /// Own limits on borrowing.
     pub borrowing: &'a BorrowingPolicy,
+    /// The policy as its owners signed it.
+    pub(crate) signed_policy: &'a SignedPolicy,
     /// This cluster's nodes now; `None` until they are known.
     pub nodes: Option<&'a [v1::Node]>,
     /// Wall-clock time in milliseconds since 1970.

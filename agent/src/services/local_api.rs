@@ -37,6 +37,7 @@ use crate::keys::audit_anchor;
 use crate::keys::continuity::{self, DecisionError};
 use crate::reconcile::parts::{Access, Parts, Ranges};
 use crate::services::canary::Unproved;
+use crate::signed_policy::{SignedPolicy, policy_anchor};
 
 pub use agent_status::Status;
 
@@ -121,6 +122,7 @@ pub fn serve(
         .route("/v1/peers/{cluster}", delete(forget_peer))
         .route("/v1/peers/{cluster}/accept", post(accept_peer))
         .route("/v1/audit-anchor", delete(forget_audit_anchor))
+        .route("/v1/signed-policy", delete(forget_signed_policy))
         .layer(GlobalConcurrencyLimitLayer::new(CONCURRENT_REQUESTS))
         .with_state(shown);
     Ok(tokio::spawn(async move {
@@ -137,7 +139,9 @@ pub fn serve(
 
 async fn status(State(shown): State<Shown>) -> Json<Status> {
     let Shown { parts, desired, network_policies, unproved, devices } = shown;
-    let Parts { member, store, tunnels, deliveries, connections, networks, remap_book, failures, .. } = parts;
+    let Parts {
+        member, store, tunnels, deliveries, connections, networks, remap_book, failures, signed_policy, ..
+    } = parts;
     let missing_policies = deliveries.guest_policies.borrow().clone().into_iter();
     let records = store.records();
     let (connected, revision, peerings) = {
@@ -181,6 +185,8 @@ async fn status(State(shown): State<Shown>) -> Json<Status> {
         refused_offer: failures.refused_offer(),
         audit_anchor: audit_anchor::anchor(&store).ok().flatten().map(|anchor| anchor.to_string()),
         refused_audit_head: failures.refused_audit_head(),
+        signed_policy: signed_policy.borrow().described(),
+        refused_policy: signed_policy.borrow().objection(),
         refused_reports: failures.refused(),
     })
 }
@@ -268,6 +274,15 @@ async fn forget_audit_anchor(State(shown): State<Shown>) -> Response {
     forgotten.map(Json).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())).into_response()
 }
 
+async fn forget_signed_policy(State(shown): State<Shown>) -> Response {
+    let forgotten = policy_anchor::forget(&shown.parts.store).await;
+    if forgotten.is_ok() {
+        shown.parts.signed_policy.send_replace(SignedPolicy::default());
+        tracing::warn!("a person let this agent forget the signed policy");
+    }
+    forgotten.map(Json).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())).into_response()
+}
+
 /// The answer to a person's decision.
 fn decision<T>(decided: Result<Result<T, DecisionError>, StoreError>) -> Result<T, (StatusCode, String)> {
     let refused = |error: DecisionError| match error {
@@ -341,6 +356,14 @@ pub async fn forget_cluster(socket: &Path, cluster: &ClusterName) -> Result<(), 
 /// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
 pub async fn forget_anchor(socket: &Path) -> Result<(), LocalApiError> {
     call(socket, http::Request::delete("/v1/audit-anchor"), Vec::new()).await.map(drop)
+}
+
+/// Lets the agent behind a socket forget the signed policy.
+///
+/// # Errors
+/// [`LocalApiError::NoAnswer`], [`LocalApiError::Refused`].
+pub async fn forget_policy(socket: &Path) -> Result<(), LocalApiError> {
+    call(socket, http::Request::delete("/v1/signed-policy"), Vec::new()).await.map(drop)
 }
 
 fn read<T: DeserializeOwned>(socket: &Path, bytes: Vec<u8>) -> Result<T, LocalApiError> {

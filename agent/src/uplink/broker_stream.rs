@@ -82,12 +82,20 @@ mod tests {
     #[tonic::async_trait]
     impl AgentService for Flooding {
         type ConnectStream = BoxStream<'static, Result<v1::BrokerMessage, Status>>;
+        type GetPolicyHistoryStream = BoxStream<'static, Result<v1::PolicyHistoryPart, Status>>;
 
         async fn connect(
             &self,
             _: Request<Streaming<v1::AgentMessage>>,
         ) -> Result<Response<Self::ConnectStream>, Status> {
             Ok(Response::new(stream::iter([Ok(leases(10)), Ok(leases(1_000))]).boxed()))
+        }
+
+        async fn get_policy_history(
+            &self,
+            _: Request<v1::GetPolicyHistoryRequest>,
+        ) -> Result<Response<Self::GetPolicyHistoryStream>, Status> {
+            Ok(Response::new(stream::empty().boxed()))
         }
     }
 

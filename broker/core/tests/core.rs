@@ -91,6 +91,8 @@ mod rules;
 mod schedules;
 #[path = "core/spread.rs"]
 mod spread;
+#[path = "core/templates.rs"]
+mod templates;
 #[path = "core/time.rs"]
 mod time;
 #[path = "core/topology.rs"]

@@ -41,6 +41,7 @@ pub enum Rpc {
     CancelRequest,
     ExplainRequest,
     QuoteRequest,
+    ListRequestTemplates,
     GetLease,
     ListLeases,
     ReleaseLease,
@@ -62,6 +63,7 @@ pub enum Rpc {
     ChangeMembers,
     RebaseTime,
     Connect,
+    GetPolicyHistory,
 }
 
 /// Kinds of callers in the table.
@@ -94,7 +96,7 @@ impl Rpc {
         match self {
             Self::GetFederation | Self::CheckJoin | Self::Join | Self::JoinUser | Self::JoinBroker => &[Anyone],
             Self::WhoAmI => &[Certified],
-            Self::Connect => &[Cluster],
+            Self::Connect | Self::GetPolicyHistory => &[Cluster],
             Self::RenewCertificate => &[Cluster, Member, Admin],
             Self::InviteBroker => &[BrokerOperator],
             Self::ListInvitations | Self::RevokeInvitation => &[Operator, Admin, BrokerOperator],
@@ -109,6 +111,7 @@ impl Rpc {
             | Self::GetPeering
             | Self::ListPeerings
             | Self::Watch
+            | Self::ListRequestTemplates
             | Self::ExplainRequest => &[Cluster, Member],
             Self::QuoteRequest | Self::ListAuditRecords | Self::GetAuditHead | Self::GetAuditConsistency => &[Member],
             // A cluster submits requests for its own pods, renews the leases that they use, and releases the others.
@@ -152,6 +155,7 @@ impl Rpc {
             Self::CancelRequest => "cancel requests",
             Self::ExplainRequest => "have requests explained",
             Self::QuoteRequest => "get quotes",
+            Self::ListRequestTemplates => "see request templates",
             Self::GetLease | Self::ListLeases => "see leases",
             Self::ReleaseLease => "release leases",
             Self::RenewLease => "renew leases",
@@ -168,6 +172,7 @@ impl Rpc {
             Self::ChangeMembers => "change the members of the broker group",
             Self::RebaseTime => "move log time",
             Self::Connect => "act as a cluster's agent",
+            Self::GetPolicyHistory => "read the signed history of the policy as a cluster's agent",
         }
     }
 

@@ -1,6 +1,10 @@
 //! What a broker needs to read repositories.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 /// Files of this broker about repositories.
 #[derive(Debug, Clone)]
@@ -11,4 +15,6 @@ pub struct PolicyAccess {
     pub credentials: Option<PathBuf>,
     /// PEM file with further authorities of servers, beside those of this machine.
     pub authorities: Option<PathBuf>,
+    /// Whose turn it is to fetch, and when the last fetch for an agent failed.
+    pub fetching: Arc<Mutex<Option<Instant>>>,
 }

@@ -107,6 +107,12 @@ impl Cache {
         Ok(Self { objects })
     }
 
+    /// The cache of a repository, if it was fetched already.
+    pub(super) fn held(folder: &Path, repository: &str) -> Option<Self> {
+        let is_this = fs::read_to_string(folder.join("repository")).is_ok_and(|held| held == repository);
+        is_this.then(|| Self { objects: folder.join("objects") })
+    }
+
     pub(super) fn open(&self) -> Result<ObjectDatabase, PullError> {
         ObjectDatabase::open(&self.objects)
     }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use comity_provenance::ObjectId;
+use tokio::time::Instant;
 
 use crate::policy_source::access::PolicyAccess;
 use crate::policy_source::credentials::authorization;
@@ -17,6 +18,9 @@ use crate::policy_source::upload_pack::Remote;
 /// Time of all calls of one pull. A server that hangs costs no more.
 pub(crate) const PULL_DEADLINE: Duration = Duration::from_secs(60);
 
+/// Pause after a fetch for an agent that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(10);
+
 /// What a pull found.
 #[derive(Debug)]
 pub(crate) struct Pulled {
@@ -28,6 +32,51 @@ pub(crate) struct Pulled {
 
 /// Reads the head of a branch, and fetches what is missing. `held` are commits that an earlier pull may have fetched.
 pub(crate) async fn pull(
+    access: &PolicyAccess,
+    repository: &Repository,
+    branch: &Branch,
+    held: &[ObjectId],
+    deadline: Duration,
+) -> Result<Pulled, PullError> {
+    let _turn = access.fetching.lock().await;
+    pull_in_turn(access, repository, branch, held, deadline).await
+}
+
+/// The objects of a repository with a commit, for an agent. A broker that lacks the commit fetches it, one at a time and
+/// not soon after a failure: a change of the policy makes every agent ask.
+pub(crate) async fn objects_with(
+    access: &PolicyAccess,
+    repository: &Repository,
+    branch: &Branch,
+    commit: ObjectId,
+    deadline: Duration,
+) -> Result<ObjectDatabase, PullError> {
+    let (cache, at) = (access.cache.clone(), repository.clone());
+    let held = blocking(move || match at {
+        Repository::Path(path) => ObjectDatabase::open(&local_refs::git_dir(&path)?.join("objects")).map(Some),
+        Repository::Https { .. } => Cache::held(&cache, &at.to_string()).map(|cache| cache.open()).transpose(),
+    });
+    if let Some(objects) = held.await?.filter(|objects| objects.has(commit)) {
+        return Ok(objects);
+    }
+    let Ok(mut failed) = access.fetching.try_lock() else {
+        return Err(PullError::new("the policy's repository is being fetched", "ask again in a few seconds"));
+    };
+    if failed.is_some_and(|at| at.elapsed() < AFTER_FAILURE) {
+        let reason = "a fetch of the policy's repository failed a few seconds ago";
+        return Err(PullError::new(reason, "see `comity policy source show`, and ask again"));
+    }
+    let pulled = pull_in_turn(access, repository, branch, &[], deadline).await;
+    let found = pulled.and_then(|pulled| {
+        let reason = format!("branch {branch} of {repository} has no commit {commit}");
+        let remedy = "push a branch that contains the commit in force";
+        if pulled.objects.has(commit) { Ok(pulled.objects) } else { Err(PullError::new(reason, remedy)) }
+    });
+    *failed = found.is_err().then(Instant::now);
+    found
+}
+
+async fn pull_in_turn(
     access: &PolicyAccess,
     repository: &Repository,
     branch: &Branch,

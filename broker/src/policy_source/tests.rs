@@ -5,11 +5,12 @@ mod git_server;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use comity_provenance::{ObjectId, ObjectKind, ObjectStore as _, StoreError};
 
-use super::{Branch, PolicyAccess, PullError, Pulled, Repository, pull};
+use super::{Branch, PolicyAccess, PullError, Pulled, Repository, objects_with, pull};
 use git_server::{GitServer, Mood};
 
 const PULL_PATIENCE: Duration = Duration::from_secs(30);
@@ -43,7 +44,8 @@ impl Scene {
         git(&repository, &["init", "--quiet", "--initial-branch", "main"]);
         let server = GitServer::start(home.path(), home.path()).await;
         let authorities = Some(server.authority.clone());
-        let access = PolicyAccess { cache: home.path().join("cache"), credentials: None, authorities };
+        let cache = home.path().join("cache");
+        let access = PolicyAccess { cache, credentials: None, authorities, fetching: Arc::default() };
         let scene = Self { home, server, access };
         scene.commit("one");
         scene
@@ -84,6 +86,33 @@ async fn a_branch_is_fetched_and_then_only_what_is_new() {
     // A lost cache is fetched again.
     std::fs::remove_dir_all(&scene.access.cache).unwrap();
     assert!(has(&scene.pull(&[second], PULL_PATIENCE).await.unwrap(), first));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_lacks_a_commit_fetches_it_once() {
+    let scene = Scene::new().await;
+    let head = scene.commit("two");
+    let url = Repository::parse(&scene.server.url("policy/.git")).unwrap();
+    let main = Branch::parse("main").unwrap();
+    let with = async |commit| objects_with(&scene.access, &url, &main, commit, PULL_PATIENCE).await;
+    assert!(with(head).await.unwrap().object(head, ObjectKind::Commit, 1 << 20).is_ok());
+    // What is there is not asked for.
+    scene.server.set_mood(Mood::Hangs);
+    with(head).await.unwrap();
+    scene.server.set_mood(Mood::Good);
+    let gone = ObjectId::of(ObjectKind::Commit, b"gone").unwrap();
+    let error = with(gone).await.unwrap_err();
+    assert!(error.reason.contains("has no commit"), "{error}");
+    // A storm of agents asks a server that failed once in a while.
+    let error = with(gone).await.unwrap_err();
+    assert!(error.reason.contains("failed a few seconds ago"), "{error}");
+    let turn = scene.access.fetching.lock().await;
+    let error = with(gone).await.unwrap_err();
+    assert!(error.reason.contains("is being fetched"), "{error}");
+    drop(turn);
+    let path = Repository::parse(scene.repository().to_str().unwrap()).unwrap();
+    assert!(objects_with(&scene.access, &path, &main, head, PULL_PATIENCE).await.is_ok());
+    assert!(objects_with(&scene.access, &path, &main, gone, PULL_PATIENCE).await.is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]

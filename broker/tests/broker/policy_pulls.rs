@@ -1,11 +1,16 @@
 //! The leader pulls the policy from a real repository: what comes into force, what does not, and what is said about it.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use comity_proto::v1;
+use comity_proto::v1::agent_service_client::AgentServiceClient;
+use comity_proto::v1::policy_history_part::Part;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
+use comity_provenance::{InForce, ObjectId, ObjectKind, ObjectStore, StoreError, Verdict, judge, policy_at};
+use comity_runtime::tls::BrokerChannel;
 use tonic::Code;
 
 use super::federation::{Federation, assert_refused, broker_identity, detail, examples, within};
@@ -313,4 +318,80 @@ async fn bad_sources_are_refused_with_their_field() {
         let denied = client.set_policy_source(request("main", "", 0)).await.unwrap_err();
         assert_eq!(denied.code(), Code::PermissionDenied);
     }
+}
+
+/// What a broker shows an agent.
+#[derive(Default)]
+struct Shown {
+    head: v1::PolicyHead,
+    objects: BTreeMap<ObjectId, (ObjectKind, Vec<u8>)>,
+}
+
+impl ObjectStore for Shown {
+    fn object(&self, id: ObjectId, kind: ObjectKind, _limit: usize) -> Result<Vec<u8>, StoreError> {
+        let found = self.objects.get(&id).filter(|(held, _)| *held == kind);
+        found.map(|(_, content)| content.clone()).ok_or(StoreError::Missing { kind, id })
+    }
+}
+
+async fn history(channel: BrokerChannel, verified: &str) -> Result<Shown, tonic::Status> {
+    let request = v1::GetPolicyHistoryRequest { verified_commit: verified.to_owned() };
+    let mut parts = AgentServiceClient::new(channel).get_policy_history(request).await?.into_inner();
+    let mut shown = Shown::default();
+    while let Some(v1::PolicyHistoryPart { part }) = parts.message().await? {
+        match part.unwrap() {
+            Part::Head(head) => shown.head = head,
+            Part::Object(object) => {
+                let kind = match object.kind() {
+                    v1::GitObjectKind::Commit => ObjectKind::Commit,
+                    v1::GitObjectKind::Tree => ObjectKind::Tree,
+                    _ => ObjectKind::Blob,
+                };
+                let id = ObjectId::of(kind, &object.content).unwrap();
+                shown.objects.insert(id, (kind, object.content));
+            }
+        }
+    }
+    Ok(shown)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_gets_what_it_needs_to_judge_by_itself() {
+    let (federation, author) = (Federation::start().await, Author::new());
+    let member = federation.join("ncc-main").await;
+    let agent = || federation.channel(&member.pem);
+    let nothing = history(agent(), "").await.unwrap();
+    assert!(nothing.head == v1::PolicyHead::default() && nothing.objects.is_empty(), "no repository is set");
+
+    apply(&federation, author.policy(), "first").await.unwrap();
+    let path = author.repository().to_str().unwrap().to_owned();
+    let first = author.commit(None, "as it is in force");
+    assert_in_force(&pulled(&federation, &path, &first).await, &first);
+    author.edit("federation.yaml", "maxQueuedRequestsPerTenant: ", "maxQueuedRequestsPerTenant: 1");
+    let second = author.commit(Some("ingrid"), "longer queues");
+    assert_in_force(&pulled(&federation, &path, &second).await, &second);
+
+    let shown = history(agent(), &first).await.unwrap();
+    assert_eq!((shown.head.commit.as_str(), shown.head.folder.as_str()), (second.as_str(), "policy"));
+    let folder = "policy".parse().unwrap();
+    let commits = [&first, &second].map(|commit| commit.parse::<ObjectId>().unwrap());
+    let bundle = policy_at(&shown, &folder, commits[0]).unwrap().unwrap();
+    let departed = std::collections::BTreeSet::new();
+    let in_force = InForce { bundle: &bundle, commit: Some(commits[0]), departed: &departed };
+    let now_ms = federation.broker().group().log_now().0;
+    let verdict = judge(&shown, &folder, &in_force, commits[1], now_ms).unwrap();
+    assert!(matches!(&verdict, Verdict::Accepted(found) if found.commit == commits[1]), "{verdict:?}");
+    let fresh = history(agent(), "").await.unwrap();
+    assert!(policy_at(&fresh, &folder, commits[1]).unwrap().is_ok());
+
+    assert_refused(history(agent(), "HEAD").await.map(drop), Code::InvalidArgument, "verified_commit", "HEAD");
+    let unknown = history(agent(), &"1".repeat(40)).await.map(drop).unwrap_err();
+    let refusal = detail(&unknown);
+    assert!(refusal.code == "wrong-state" && refusal.reason.contains("lacks the commit 1111"), "{refusal:?}");
+    let user = history(federation.user("ingrid"), "").await.map(drop).unwrap_err();
+    assert_eq!(user.code(), Code::PermissionDenied);
+    let mut admin = PolicyServiceClient::new(federation.user("ingrid"));
+    admin.remove_policy_source(v1::RemovePolicySourceRequest {}).await.unwrap();
+    let removed = history(agent(), &second).await.map(drop).unwrap_err();
+    assert!(detail(&removed).reason.contains("no source of the policy any more"), "{removed:?}");
 }

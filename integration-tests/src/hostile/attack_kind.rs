@@ -61,11 +61,15 @@ pub enum AttackKind {
     EarlyFencingTokens,
     LateFencingToken,
     RewriteAuditHistory,
+    ForgePolicy,
+    HidePolicy,
+    RollBackPolicy,
+    DenySignatures,
 }
 
 impl AttackKind {
     /// All kinds.
-    pub const ALL: [Self; 50] = [
+    pub const ALL: [Self; 54] = [
         Self::SwapPeering,
         Self::RelabelInstitution,
         Self::SwapIdentityKeyOfOrigin,
@@ -116,6 +120,10 @@ impl AttackKind {
         Self::EarlyFencingTokens,
         Self::LateFencingToken,
         Self::RewriteAuditHistory,
+        Self::ForgePolicy,
+        Self::HidePolicy,
+        Self::RollBackPolicy,
+        Self::DenySignatures,
     ];
 
     /// Its name in reports.
@@ -172,6 +180,10 @@ impl AttackKind {
             Self::EarlyFencingTokens => "early-fencing-tokens",
             Self::LateFencingToken => "late-fencing-token",
             Self::RewriteAuditHistory => "rewrite-audit-history",
+            Self::ForgePolicy => "forge-policy",
+            Self::HidePolicy => "hide-policy",
+            Self::RollBackPolicy => "roll-back-policy",
+            Self::DenySignatures => "deny-signatures",
         }
     }
 
@@ -263,6 +275,10 @@ impl AttackKind {
             Self::RepointDevices => round.repoint_devices(),
             Self::EarlyFencingTokens => round.early_fencing_tokens().await,
             Self::LateFencingToken => round.late_fencing_token(),
+            Self::ForgePolicy => drop(round.forge_policy()),
+            Self::HidePolicy => drop(round.hide_policy()),
+            Self::RollBackPolicy => drop(round.roll_back_policy()),
+            Self::DenySignatures => drop(round.deny_signatures()),
         }
     }
 }
@@ -281,6 +297,6 @@ mod tests {
         for kinds in [one, other] {
             assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>(), AttackKind::ALL.into());
         }
-        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 50);
+        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 54);
     }
 }

@@ -1,6 +1,7 @@
 //! What an honest broker would do with the reports of its agents, without a log, policy or scheduler: the least that
 //! makes a lease active. A hostile broker begins from it and changes one thing.
 
+mod signed_history;
 mod told_history;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,7 @@ use comity_proto::v1::{lease_report, peering_report};
 
 use crate::watch::now_ms;
 
+pub(crate) use signed_history::{FORGED_TENANT, FORMER_TENANT, POLICY_FOLDER, SignedHistory};
 pub(crate) use told_history::ToldHistory;
 
 /// The cluster that borrows.
@@ -132,6 +134,8 @@ impl PeeringEntry {
 pub(crate) struct Books {
     /// Members by cluster.
     pub(crate) members: BTreeMap<String, ToldMember>,
+    /// The commit in force; empty where no policy is signed.
+    pub(crate) policy_commit: String,
     /// Leases by id.
     pub(crate) leases: BTreeMap<String, v1::Lease>,
     /// Peerings by id.
@@ -287,6 +291,7 @@ impl Books {
             peerings: directives.collect(),
             leases: self.leases.values().filter(is_party).cloned().collect(),
             envelopes: self.envelopes.iter().filter(|envelope| envelope.to == cluster).cloned().collect(),
+            policy_commit: self.policy_commit.clone(),
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::broker_message::Body as Said;
+use comity_proto::v1::policy_history_part::Part;
 use comity_proto::v1::{lease_report, peering_report};
 use comity_runtime::PeerInfo;
 use prost::Message as _;
@@ -16,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::books::{Books, ToldHistory, ToldMember};
+use super::books::{Books, SignedHistory, ToldHistory, ToldMember};
 use super::impostor::{IMPOSTOR, Impostor, OpenedEnvelope};
 use super::stolen_authority::StolenAuthority;
 use crate::watch::now_ms;
@@ -36,6 +37,8 @@ const OUTAGE_GRACE_MS: u64 = 3_600_000;
 
 /// Encoded messages to an agent.
 type ToAgent = ReceiverStream<Result<Vec<u8>, Status>>;
+/// The parts of a history, in their order.
+pub(super) type PolicyParts = tokio_stream::Iter<std::vec::IntoIter<Result<v1::PolicyHistoryPart, Status>>>;
 /// Alters the desired state of a cluster.
 pub(crate) type Tamper = Box<dyn FnMut(&str, &mut v1::DesiredState) + Send>;
 
@@ -83,6 +86,8 @@ pub(crate) struct Whims {
     pub(crate) outage_grace_ms: Option<u64>,
     /// Whether it shows an audit log whose first record is another one.
     pub(crate) rewrites_audit_log: bool,
+    /// The commit that it says is in force; that of the books if absent.
+    pub(crate) policy_commit: Option<String>,
     /// It answers no call.
     pub(crate) is_silent: bool,
 }
@@ -108,6 +113,7 @@ pub(super) struct BrokerState {
     pub(super) renewals: u64,
     pub(super) welcomes: u64,
     pub(super) history: ToldHistory,
+    pub(super) signed_history: Option<Arc<SignedHistory>>,
     /// Whether the federation has begun to move to its next root.
     pub(super) is_rotated: bool,
     /// Numbers of reports that were not acknowledged, by cluster.
@@ -213,6 +219,31 @@ impl BrokerCore {
         let answer =
             v1::RenewCertificateResponse { certificate_pem, ca_pem, ..v1::RenewCertificateResponse::default() };
         Ok(Response::new(answer))
+    }
+
+    /// Shows the history of the policy that it says is in force.
+    pub(super) fn policy_history(
+        &self,
+        request: &v1::GetPolicyHistoryRequest,
+    ) -> Result<Response<PolicyParts>, Status> {
+        let (history, head) = {
+            let state = self.lock();
+            if state.whims.is_silent {
+                return Err(silence());
+            }
+            let head = state.whims.policy_commit.clone().unwrap_or_else(|| state.books.policy_commit.clone());
+            (state.signed_history.clone(), head)
+        };
+        let parts = match history.filter(|_| !head.is_empty()) {
+            Some(history) => history
+                .parts(&request.verified_commit, &head)
+                .map_err(|error| Status::failed_precondition(format!("{error:#}")))?,
+            None => {
+                let head = Part::Head(v1::PolicyHead::default());
+                vec![v1::PolicyHistoryPart { part: Some(head) }]
+            }
+        };
+        Ok(Response::new(tokio_stream::iter(parts.into_iter().map(Ok).collect::<Vec<_>>())))
     }
 
     /// Opens an agent's stream.
@@ -322,6 +353,9 @@ impl BrokerCore {
             sent.remove(KEPT_STATES / 2);
         }
         sent.push(desired.clone());
+        if let Some(commit) = &state.whims.policy_commit {
+            desired.policy_commit.clone_from(commit);
+        }
         if let Some(tamper) = &mut state.whims.tamper {
             tamper(cluster, &mut desired);
         }

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tonic::transport::Server;
 
-use super::books::{Books, ToldHistory};
+use super::books::{Books, SignedHistory, ToldHistory};
 use super::broker_core::{BrokerCore, BrokerState, Refused, Whims};
 use super::hostile_services::{AgentDoor, EnrolmentDoor};
 use super::impostor::{Impostor, OpenedEnvelope};
@@ -72,6 +72,7 @@ impl HostileBroker {
                 renewals: 0,
                 welcomes: 0,
                 history: ToldHistory::default(),
+                signed_history: None,
                 is_rotated: false,
                 withheld: BTreeMap::new(),
                 opened: Vec::new(),
@@ -134,6 +135,18 @@ impl HostileBroker {
     /// Is honest again.
     pub(crate) fn be_honest(&self) {
         self.lie(|whims| *whims = Whims::default());
+    }
+
+    /// Puts the second commit of a signed history into force.
+    pub(crate) fn sign_policy(&self, history: SignedHistory) {
+        let mut state = self.core.lock();
+        state.books.policy_commit.clone_from(&history.second);
+        state.signed_history = Some(Arc::new(history));
+    }
+
+    /// The signed history of the policy, if there is one.
+    pub(crate) fn signed_history(&self) -> Option<Arc<SignedHistory>> {
+        self.core.lock().signed_history.clone()
     }
 
     /// Whether it has shown this head of the audit log while it was honest.

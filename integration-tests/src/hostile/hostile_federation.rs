@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use comity_agent::app::IDENTITY_KEY_FILE;
-use comity_agent::config::{FabricSettings, KubernetesConfig};
+use comity_agent::config::{FabricSettings, KubernetesConfig, SignedPolicySettings};
 use comity_agent::enrollment::token_source::JoinTokenSource;
 use comity_agent::keys::pins::InstitutionPin;
 use comity_agent::observe::LocalReserve;
@@ -24,7 +24,7 @@ use comity_testkit::ControlPlane;
 use serde_json::Value;
 
 use super::agent_stores::AgentStores;
-use super::books::{Books, DONOR_CLUSTER, EARLIER, NODE_GPUS, ORIGIN_CLUSTER};
+use super::books::{Books, DONOR_CLUSTER, EARLIER, NODE_GPUS, ORIGIN_CLUSTER, POLICY_FOLDER, SignedHistory};
 use super::hostile_broker::HostileBroker;
 use super::hostile_planes::{DonorGrant, HostilePlanes};
 use crate::wait::{PATIENCE, until};
@@ -79,6 +79,8 @@ pub(crate) struct Setup {
     pub(crate) remembered: usize,
     /// Whether both clusters have an API server; without, they are hosts.
     pub(crate) kubernetes: bool,
+    /// Whether owners sign the policy, and the donor pins its first commit.
+    pub(crate) signed_policy: bool,
 }
 
 impl Setup {
@@ -92,6 +94,7 @@ impl Setup {
             max_lease_seconds: DAY_SECONDS,
             remembered: 0,
             kubernetes: false,
+            signed_policy: false,
         }
     }
 }
@@ -124,6 +127,10 @@ impl HostileFederation {
             .map(|(_, institution)| ((*institution).to_owned(), IdentityKey::generate(&SystemEntropy)))
             .collect();
         broker.change(|books| books.term_ms = LONGEST_TERM_MS.min(setup.max_lease_seconds * 1_000));
+        if setup.signed_policy {
+            let folder = home.path().join("policy");
+            broker.sign_policy(SignedHistory::create(&folder, ORIGIN_INSTITUTION, DONOR_INSTITUTION)?);
+        }
         let planes = if setup.kubernetes { Some(HostilePlanes::start(home.path()).await?) } else { None };
         let (max_lease_seconds, has_remembered) = (setup.max_lease_seconds, setup.remembered > 0);
         let mut federation = Self { broker, agents: BTreeMap::new(), planes, max_lease_seconds, has_remembered, home };
@@ -187,6 +194,10 @@ impl HostileFederation {
                 max_lease_seconds: Some(setup.max_lease_seconds),
                 ..LocalPolicy::default()
             };
+            if let Some(history) = self.broker.signed_history() {
+                let (commit, folder) = (Some(history.first.parse()?), POLICY_FOLDER.parse()?);
+                config.signed_policy = SignedPolicySettings { commit, folder };
+            }
             config.reserve = LocalReserve { gpus_per_node: RESERVED_PER_NODE, ..LocalReserve::default() };
         }
         Ok(config)

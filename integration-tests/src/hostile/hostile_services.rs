@@ -42,6 +42,16 @@ impl Service<http::Request<Body>> for AgentDoor {
 
     fn call(&mut self, request: http::Request<Body>) -> Answer {
         let core = Arc::clone(&self.0);
+        if request.uri().path() == "/comity.v1.AgentService/GetPolicyHistory" {
+            return Box::pin(async move {
+                let show = tower::service_fn(move |request: Request<v1::GetPolicyHistoryRequest>| {
+                    let answer = core.policy_history(request.get_ref());
+                    async move { answer }
+                });
+                let codec = ProstCodec::<v1::PolicyHistoryPart, v1::GetPolicyHistoryRequest>::default();
+                Ok(Grpc::new(codec).server_streaming(show, request).await)
+            });
+        }
         Box::pin(async move {
             let connect = tower::service_fn(move |request: Request<Streaming<v1::AgentMessage>>| {
                 let core = Arc::clone(&core);

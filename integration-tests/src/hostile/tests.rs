@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 mod found_later;
+mod signed_policy;
 mod with_api_servers;
 
 use super::attack_round::AttackRound;

@@ -5,8 +5,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use comity_policy::{
-    Agreement, Bundle, Cluster, Federation, GpuClass, Institution, Kind, PriorityClass, Quota, QuotaSubject, Rule,
-    Schedule, Tenant,
+    Agreement, Bundle, Cluster, Federation, GpuClass, Institution, Kind, PriorityClass, Quota, QuotaSubject,
+    RequestTemplate, Rule, Schedule, Tenant,
 };
 
 /// Kind and name of a document.
@@ -36,6 +36,7 @@ pub enum DocumentSpec {
     Quota(Quota),
     Agreement(Agreement),
     PriorityClass(PriorityClass),
+    RequestTemplate(Box<RequestTemplate>),
     Schedule(Schedule),
     Rule(Rule),
 }
@@ -65,6 +66,10 @@ impl Documents {
             institutions => Institution, clusters => Cluster, tenants => Tenant, classes => GpuClass, quotas => Quota,
             agreements => Agreement, priorities => PriorityClass, schedules => Schedule, rules => Rule
         );
+        for document in bundle.templates.values() {
+            let spec = DocumentSpec::RequestTemplate(Box::new(document.spec.clone()));
+            add(document.kind, &document.name, spec);
+        }
         Self(all)
     }
 

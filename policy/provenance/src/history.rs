@@ -18,6 +18,18 @@ pub(crate) struct History {
     pub(crate) line: Vec<ObjectId>,
 }
 
+/// Commits on the way from the head, and those that descend from the one in force, itself included.
+struct Reachable {
+    new: BTreeMap<ObjectId, Commit>,
+    descending: BTreeSet<ObjectId>,
+}
+
+impl Reachable {
+    fn all_descend(&self) -> bool {
+        self.new.keys().all(|id| self.descending.contains(id))
+    }
+}
+
 impl History {
     /// The commits from `base` to `head`, which is another one.
     pub(crate) fn between(
@@ -25,13 +37,44 @@ impl History {
         base: ObjectId,
         head: ObjectId,
     ) -> Result<Result<Self, Reason>, StoreError> {
-        let Some(old) = ancestors(store, base)? else {
-            let what = format!("the commit in force has more than {MAX_HISTORY} before it");
+        // Commits that all descend from the one in force are new: what came before it need not be read.
+        let apart = BTreeSet::new();
+        let mut found = Self::reachable(store, base, head, &apart)?;
+        if found.as_ref().is_none_or(|found| !found.all_descend()) {
+            let Some(old) = ancestors(store, base)? else {
+                let what = format!("the commit in force has more than {MAX_HISTORY} before it");
+                return Ok(Err(Reason::TooLong { what }));
+            };
+            if old.contains(&head) {
+                return Ok(Err(Reason::Rollback { in_force: base }));
+            }
+            found = Self::reachable(store, base, head, &old)?;
+        }
+        let Some(Reachable { new, descending }) = found else {
+            let what = format!("there are more than {MAX_NEW_COMMITS} commits since the one in force");
             return Ok(Err(Reason::TooLong { what }));
         };
-        if old.contains(&head) {
-            return Ok(Err(Reason::Rollback { in_force: base }));
+        let mut line = Vec::new();
+        let mut at = head;
+        while at != base {
+            line.push(at);
+            let parents = new.get(&at).map_or(&[][..], |commit| &commit.parents);
+            match parents.iter().find(|parent| descending.contains(parent)) {
+                Some(parent) => at = *parent,
+                None => return Ok(Err(Reason::Diverged { in_force: base })),
+            }
         }
+        line.reverse();
+        Ok(Ok(Self { new, line }))
+    }
+
+    /// The commits from `head` back to `base` and to commits of `old`; `None` if there are too many.
+    fn reachable(
+        store: &dyn ObjectStore,
+        base: ObjectId,
+        head: ObjectId,
+        old: &BTreeSet<ObjectId>,
+    ) -> Result<Option<Reachable>, StoreError> {
         let mut new: BTreeMap<ObjectId, Commit> = BTreeMap::new();
         let mut children: BTreeMap<ObjectId, Vec<ObjectId>> = BTreeMap::new();
         let mut open = vec![head];
@@ -40,8 +83,7 @@ impl History {
                 continue;
             }
             if new.len() == MAX_NEW_COMMITS {
-                let what = format!("there are more than {MAX_NEW_COMMITS} commits since the one in force");
-                return Ok(Err(Reason::TooLong { what }));
+                return Ok(None);
             }
             let commit = commit(store, id)?;
             for parent in &commit.parents {
@@ -57,18 +99,7 @@ impl History {
                 open.extend(children.get(&id).into_iter().flatten().copied());
             }
         }
-        let mut line = Vec::new();
-        let mut at = head;
-        while at != base {
-            line.push(at);
-            let parents = new.get(&at).map_or(&[][..], |commit| &commit.parents);
-            match parents.iter().find(|parent| descending.contains(parent)) {
-                Some(parent) => at = *parent,
-                None => return Ok(Err(Reason::Diverged { in_force: base })),
-            }
-        }
-        line.reverse();
-        Ok(Ok(Self { new, line }))
+        Ok(Some(Reachable { new, descending }))
     }
 
     /// The new commits that a merge on the line brings in: what its other parents contain and `mainline` does not.

@@ -39,6 +39,21 @@ pub fn judge(
     head: ObjectId,
     now_ms: u64,
 ) -> Result<Verdict, StoreError> {
+    judge_within(store, folder, in_force, head, now_ms, MAX_COMPILED_BYTES)
+}
+
+/// As [`judge`], for who has less memory: with at most so many bytes of policy over all versions, which are held compiled.
+///
+/// # Errors
+/// As [`judge`].
+pub fn judge_within(
+    store: &dyn ObjectStore,
+    folder: &PolicyFolder,
+    in_force: &InForce<'_>,
+    head: ObjectId,
+    now_ms: u64,
+    max_bytes: usize,
+) -> Result<Verdict, StoreError> {
     if in_force.commit == Some(head) {
         return Ok(Verdict::Unchanged);
     }
@@ -55,7 +70,7 @@ pub fn judge(
     };
     let versions = Versions { store, folder, seen: BTreeMap::new(), bytes: 0 };
     let ledger = Ledger::new(Documents::of(in_force.bundle), in_force.departed.clone());
-    let walk = Walk { versions, history: &history, ledger, now_ms };
+    let walk = Walk { versions, history: &history, ledger, now_ms, max_bytes };
     match walk.up_to(in_force.commit, head)? {
         Ok((bundle, departed)) => {
             let commits = history.new.len();
@@ -63,6 +78,23 @@ pub fn judge(
         }
         Err((commit, reason)) => refused(commit, reason),
     }
+}
+
+/// The policy at a commit, whoever signed it: for a commit that is trusted by its id.
+///
+/// # Errors
+/// [`StoreError`] if the objects cannot be had.
+pub fn policy_at(
+    store: &dyn ObjectStore,
+    folder: &PolicyFolder,
+    commit: ObjectId,
+) -> Result<Result<Bundle, Refused>, StoreError> {
+    let read = history::commit(store, commit)?;
+    let mut versions = Versions { store, folder, seen: BTreeMap::new(), bytes: 0 };
+    Ok(match versions.at(&read)?.as_ref() {
+        Ok((bundle, _)) => Ok(bundle.clone()),
+        Err(reason) => Err(Refused { commit, reason: reason.clone() }),
+    })
 }
 
 /// The policy of a commit, or why it has none.
@@ -108,6 +140,7 @@ struct Walk<'w> {
     history: &'w History,
     ledger: Ledger,
     now_ms: u64,
+    max_bytes: usize,
 }
 
 /// The bundle of the head and the institutions that left, or the commit and the reason of a refusal.
@@ -128,8 +161,8 @@ impl Walk<'_> {
                 }
             }
             let version = self.versions.at(commit)?;
-            if self.versions.bytes > MAX_COMPILED_BYTES {
-                let what = format!("the versions of the policy since then have more than {MAX_COMPILED_BYTES} bytes");
+            if self.versions.bytes > self.max_bytes {
+                let what = format!("the versions of the policy since then have more than {} bytes", self.max_bytes);
                 return Ok(Err((*id, Reason::TooLong { what })));
             }
             // What a broken commit changes counts as changed by the next one that compiles.

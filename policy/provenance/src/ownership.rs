@@ -2,7 +2,7 @@
 //!
 //! | documents | who signs |
 //! |---|---|
-//! | GpuClass, PriorityClass, Schedule, Rule | a maintainer |
+//! | GpuClass, PriorityClass, RequestTemplate, Schedule, Rule | a maintainer |
 //! | Federation | a maintainer; several for a change of maintainers, broker operators, their keys or `signatures` |
 //! | Institution | a maintainer admits and removes it; else the institution, and for its `weight` a maintainer too |
 //! | Cluster, Tenant, Quota | their institution; if they move, both |
@@ -133,7 +133,9 @@ pub fn requirement(
     let (old, new) = (before.get(key), after.get(key));
     match key.kind {
         Kind::Federation => change.of_federation(old, new),
-        Kind::GpuClass | Kind::PriorityClass | Kind::Schedule | Kind::Rule => Requirement::one(Owner::Maintainers(1)),
+        Kind::GpuClass | Kind::PriorityClass | Kind::RequestTemplate | Kind::Schedule | Kind::Rule => {
+            Requirement::one(Owner::Maintainers(1))
+        }
         Kind::Institution => change.of_institution(&key.name, old, new),
         Kind::Cluster => change.of_possession(old, new),
         Kind::Tenant => change.of_possession(old, new).and(&change.peers_of_moved_tenant(&key.name, old, new)),

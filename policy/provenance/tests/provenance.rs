@@ -6,5 +6,7 @@
 mod accepted;
 #[path = "provenance/attempts.rs"]
 mod attempts;
+#[path = "provenance/objects.rs"]
+mod objects;
 #[path = "provenance/repository.rs"]
 mod repository;

@@ -2,6 +2,7 @@
 
 mod cohort_members;
 mod commit_keys;
+mod request_templates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,6 +25,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     cohort_members::check(draft, problems);
     check_default_priority(draft, problems);
     check_number_of_rules(draft, problems);
+    request_templates::check(draft, problems);
 }
 
 pub(super) fn report_missing_federation(problems: &mut Problems<'_>) {

@@ -78,6 +78,8 @@ pub enum ProblemCode {
     CohortOfOne,
     /// Warning: no rule lets a tenant borrow anything.
     BorrowsNothing,
+    /// Warning: nobody who is offered a request template may request its class.
+    TemplateOfNoUse,
 }
 
 impl ProblemCode {
@@ -120,6 +122,7 @@ impl ProblemCode {
             Self::AgreementTooShort => "agreement-too-short",
             Self::CohortOfOne => "cohort-of-one",
             Self::BorrowsNothing => "borrows-nothing",
+            Self::TemplateOfNoUse => "template-of-no-use",
         }
     }
 
@@ -136,6 +139,7 @@ impl ProblemCode {
                 | Self::AgreementTooShort
                 | Self::CohortOfOne
                 | Self::BorrowsNothing
+                | Self::TemplateOfNoUse
         )
     }
 }

@@ -10,9 +10,11 @@ use comity_types::{Delivery, LOCAL_POLICY, LeaseState, MAX_FENCING_TOKEN_STEP, S
 use super::lease_end::{TakeDown, ends, refusal, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
 use super::placement_check::{Ledger, Objection, OwnCapacity};
-use super::{Snapshot, Step, local_use, placement_check};
+use super::signed_terms::{EndBound, SignedTerms};
+use super::{Snapshot, Step, local_use, placement_check, signed_terms};
 use crate::reconcile::bound_peering::{BoundPeering, Institution};
 use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReopenLease, ReportLease, ReportUse, SealCredential};
+use crate::signed_policy::lease_permit::SIGNED_POLICY;
 use crate::usage::LeaseUse;
 
 /// Idle time that is reported, at least: half the shortest time after which a lease is released.
@@ -124,6 +126,11 @@ fn admit(snapshot: &Snapshot<'_>, lease: &Lease, bound: BoundPeering, ledger: &m
     };
     match snapshot.policy.check(&terms) {
         Ok(()) => {
+            match signed_terms::check(snapshot, lease, &bound, capacity.milli(), ledger) {
+                SignedTerms::Permit => {}
+                SignedTerms::Wait => return,
+                SignedTerms::Refuse(code, message) => return steps.push(refuse(lease, code, message)),
+            }
             ledger.admit(lease.id, capacity.clone());
             let (lease, fencing_token) = (lease.id, lease.fencing_token);
             steps.push(AdmitLease { lease, fencing_token, capacity, bound, delivery }.into());
@@ -163,6 +170,14 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &B
             return;
         }
         ends_at_ms = ends_at_ms.min(limit);
+    }
+    if let Some(EndBound { latest_ms, withdrawn }) = signed_terms::end_bound(snapshot, lease, record, bound) {
+        match withdrawn {
+            Some(reason) if snapshot.now_ms >= latest_ms => {
+                return steps.extend(snapshot.is_live.then(|| refuse(lease, SIGNED_POLICY, reason)));
+            }
+            _ => ends_at_ms = ends_at_ms.min(latest_ms),
+        }
     }
     if record.sealed.is_none() {
         match may_begin(snapshot, lease, bound) {

@@ -66,6 +66,11 @@ impl<'a> Ledger<'a> {
         self.all().fold(0, |sum: u64, held| sum.saturating_add(held.capacity.milli()))
     }
 
+    /// Leases with their thousandths of GPUs.
+    pub(super) fn amounts(&self) -> impl Iterator<Item = (LeaseId, u64)> {
+        self.all().map(|held| (held.id, held.capacity.milli()))
+    }
+
     fn all(&self) -> impl Iterator<Item = AdmittedLease<'_>> {
         let planned = self.planned.iter().map(|(id, capacity)| AdmittedLease { id: *id, capacity, is_wanted: true });
         self.held.iter().copied().chain(planned)

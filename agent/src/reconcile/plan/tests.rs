@@ -12,6 +12,7 @@ mod hostile_broker;
 mod leases;
 mod liqo_exchanges;
 mod peerings;
+mod signed_policy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -55,6 +56,7 @@ struct Sim {
     reserve: LocalReserve,
     require_vouchers: bool,
     borrowing: BorrowingPolicy,
+    signed_policy: SignedPolicy,
     nodes: Option<Vec<v1::Node>>,
     endpoints: Vec<String>,
     network: v1::ClusterNetwork,
@@ -79,6 +81,7 @@ impl Sim {
             require_vouchers: false,
             nodes: Some(two_gpus([0, 0])),
             borrowing: BorrowingPolicy::default(),
+            signed_policy: SignedPolicy::default(),
             endpoints: Vec::new(),
             network: network(1),
             service: NodeService {
@@ -131,6 +134,7 @@ impl Sim {
             reserve: self.reserve,
             require_vouchers: self.require_vouchers,
             borrowing: &self.borrowing,
+            signed_policy: &self.signed_policy,
             nodes: self.nodes.as_deref(),
             now_ms: self.now_ms,
             outage_grace_ms: 60_000,

@@ -69,6 +69,12 @@ pub struct Status {
     /// Why the newest head of the audit log was refused.
     #[serde(default)]
     pub refused_audit_head: Option<String>,
+    /// The commit of the policy that this agent has verified, and by what it is trusted; `None` without trust.
+    #[serde(default)]
+    pub signed_policy: Option<String>,
+    /// Why the brokers' commit is another one than the verified one.
+    #[serde(default)]
+    pub refused_policy: Option<String>,
     /// The last reports that a broker refused, the newest last.
     #[serde(default)]
     pub refused_reports: Vec<String>,

@@ -12,8 +12,9 @@ use crate::record::SecretBlob;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The only subdirectory: the certificate and its key.
 const IDENTITY: &str = "identity";
-/// Files of one process or host: they stay where they are.
-const LOCAL_FILES: [&str; 4] = ["agent.redb", "agent.sock", "agent.yaml", "inventory.yaml"];
+/// Files of one process or host: they stay where they are. Documents of the signed policy can be shown again, and would
+/// fill the copy.
+const LOCAL_FILES: [&str; 5] = ["agent.redb", "agent.sock", "agent.yaml", "inventory.yaml", "signed-policy.json"];
 /// Marks of crash points, for tests.
 const CRASH_MARKS: &str = "crashed-at-";
 

@@ -222,6 +222,7 @@ pub fn desired_without_leases(state: &State, cluster: &ClusterId) -> v1::Desired
         leases: Vec::new(),
         peerings: state.peerings_of(cluster).map(|(id, held)| directive(state, cluster, id, held)).collect(),
         envelopes: state.envelopes_for(cluster).map(envelope_to_proto).collect(),
+        policy_commit: state.provenance.commit.clone().unwrap_or_default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use comity_core::Timestamp;
 use comity_core::demand::RequestSpec;
-use comity_core::explain::{Explanation, QueuePosition, ReclaimedLease, Reclaims};
+use comity_core::explain::{Alternative, Explanation, QueuePosition, ReclaimedLease, Reclaims};
 use comity_core::feasibility::DonorVerdict;
 use comity_policy::{QuotaSubject, QuotaUse};
 use comity_proto::v1;
@@ -33,6 +33,29 @@ pub fn quota_to_proto(quota: &QuotaUse) -> v1::QuotaUse {
         borrowed_milli: quota.cohort.as_ref().map_or(0, |share| share.borrowed_milli),
         lent_milli: quota.cohort.as_ref().map_or(0, |share| share.lent_milli),
     }
+}
+
+/// Converts to the API message.
+#[must_use]
+pub fn alternative_to_proto(alternative: &Alternative) -> v1::Alternative {
+    v1::Alternative {
+        template: alternative.template.to_string(),
+        title: alternative.title.clone(),
+        earliest_ms: alternative.earliest.0,
+        donor: names(&alternative.donors),
+    }
+}
+
+/// What to submit instead, for the remedy of a refusal at `now`; `None` without alternatives. Times are in backticks:
+/// clients rewrite numbers as those of the refused field.
+#[must_use]
+pub fn alternatives_text(alternatives: &[Alternative], now: Timestamp) -> Option<String> {
+    let each = alternatives.iter().map(|it| {
+        let start = if it.earliest <= now { "now".to_owned() } else { format!("at `{}`", it.earliest.to_minute()) };
+        format!("{} could start {start}", it.template)
+    });
+    let each: Vec<String> = each.collect();
+    (!each.is_empty()).then(|| format!("or submit from a request template: {}", each.join(", ")))
 }
 
 /// Each donor's verdict.

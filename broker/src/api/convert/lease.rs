@@ -44,6 +44,7 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
         moved_to: lease.moved_to.map(|id| id.to_string()).unwrap_or_default(),
         release_idle_ms: lease.release_idle.map_or(0, |limit| limit.0),
         idle_since_ms: time_or_zero(lease.idle_since),
+        class: lease.class.to_string(),
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod decoded_size;
 mod desired;
+mod policy_history;
 mod wire;
 
 use std::pin::Pin;

@@ -12,15 +12,18 @@ use comity_proto::v1::broker_message::Body as Reply;
 use prost::Message as _;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::{Body, BoxFuture, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::server::{Grpc, NamedService, ServerStreamingService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
 
+use crate::api::http::request_body::SMALL_BODY_BYTES;
 use crate::api::rpc::MAX_AGENT_MESSAGE_BYTES;
 use crate::api::rpc::agent_service::decoded_size::check_decoded_size;
+use crate::api::rpc::agent_service::policy_history::HistoryParts;
 use crate::api::rpc::agent_service::{AgentHandlers, Messages};
 
-/// The service's only method.
 const CONNECT_PATH: &str = "/comity.v1.AgentService/Connect";
+const HISTORY_PATH: &str = "/comity.v1.AgentService/GetPolicyHistory";
 
 /// One [`v1::BrokerMessage`].
 #[derive(Debug)]
@@ -63,14 +66,19 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        if request.uri().path() != CONNECT_PATH {
-            return Box::pin(async { Ok(Status::unimplemented("").into_http()) });
+        let agents = Arc::clone(&self.agents);
+        match request.uri().path() {
+            CONNECT_PATH => Box::pin(async move {
+                let mut grpc = Grpc::new(AgentCodec).max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES);
+                Ok(grpc.streaming(Connect(agents), request).await)
+            }),
+            HISTORY_PATH => Box::pin(async move {
+                let codec = ProstCodec::<v1::PolicyHistoryPart, v1::GetPolicyHistoryRequest>::default();
+                let mut grpc = Grpc::new(codec).max_decoding_message_size(SMALL_BODY_BYTES);
+                Ok(grpc.server_streaming(History(agents), request).await)
+            }),
+            _ => Box::pin(async { Ok(Status::unimplemented("").into_http()) }),
         }
-        let connect = Connect(Arc::clone(&self.agents));
-        Box::pin(async move {
-            let mut grpc = Grpc::new(AgentCodec).max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES);
-            Ok(grpc.streaming(connect, request).await)
-        })
     }
 }
 
@@ -84,6 +92,19 @@ impl StreamingService<v1::AgentMessage> for Connect {
     fn call(&mut self, request: Request<Streaming<v1::AgentMessage>>) -> Self::Future {
         let agents = Arc::clone(&self.0);
         Box::pin(async move { agents.connect(request).await })
+    }
+}
+
+struct History(Arc<AgentHandlers>);
+
+impl ServerStreamingService<v1::GetPolicyHistoryRequest> for History {
+    type Response = v1::PolicyHistoryPart;
+    type ResponseStream = HistoryParts;
+    type Future = BoxFuture<Response<HistoryParts>, Status>;
+
+    fn call(&mut self, request: Request<v1::GetPolicyHistoryRequest>) -> Self::Future {
+        let agents = Arc::clone(&self.0);
+        Box::pin(async move { agents.policy_history(request).await })
     }
 }
 

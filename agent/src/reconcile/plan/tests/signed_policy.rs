@@ -1,0 +1,148 @@
+//! Leases that the policy permits which the owners signed, and others, whatever the broker says.
+
+use comity_policy::{Bundle, BundleSource, SourceFile};
+use comity_provenance::ObjectId;
+
+use super::*;
+use crate::signed_policy::policy_anchor::PolicyAnchor;
+
+const HOUR_MS: u64 = 3_600_000;
+
+/// The policy of `donor`, which lends to `origin` as `lends` says.
+fn bundle(lends: &str) -> Bundle {
+    let document = |kind: &str, name: &str, spec: &str| {
+        format!("apiVersion: policy.comity.dev/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec: {{{spec}}}\n")
+    };
+    let maintainer = "spiffe://t.example/user/ingrid";
+    let member =
+        |name: &str| document("Institution", name, &format!("displayName: X, contact: a@x, clusters: [{name}]"));
+    let texts = [
+        document(
+            "Federation",
+            "f",
+            &format!(
+                "trustDomain: t.example, maintainers: [{maintainer}], signatures: {{required: true, maintainersNeeded: 1}}, commitKeys: \
+             [{{maintainer: {maintainer}, key: {KEY}}}]"
+            ),
+        ),
+        member("donor"),
+        member("origin"),
+        document("GpuClass", "large", "selector: device.memoryMiB > 1000, rank: 1"),
+        document("Cluster", "donor", &format!("institution: donor, maxLeaseDuration: 2h, lends: {lends}")),
+        document(
+            "Tenant",
+            "ml",
+            "institution: origin, members: [{id: spiffe://t.example/user/a, role: submitter}], classes: [large], clusters: [origin]",
+        ),
+        document("Agreement", "both", "parties: [origin, donor], classes: [large]"),
+    ];
+    let files = vec![SourceFile { path: "policy.yaml".to_owned(), text: texts.join("---\n") }];
+    Bundle::compile(&BundleSource::of_files(files)).unwrap_or_else(|problems| panic!("{problems:#?}"))
+}
+
+const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGcv3QlWmX1dhmFHQbzgJ1yQVvwzaHzvdBKhXZoPyqFl";
+const COMMIT: &str = "3f2a9c51b0de4d8f6a7c2e19d05b84f7a1c6e3d2";
+
+fn signed(lends: &str) -> SignedPolicy {
+    let commit: ObjectId = COMMIT.parse().unwrap();
+    let anchor = PolicyAnchor { commit, folder: Default::default(), departed: BTreeSet::new(), pinned: None };
+    SignedPolicy::of(anchor, bundle(lends))
+}
+
+/// A donor with a verified policy, and a new lease of tenant `ml`.
+fn asked(lends: &str) -> Sim {
+    let mut sim = connected_donor();
+    sim.signed_policy = signed(lends);
+    sim.desired.policy_commit = COMMIT.to_owned();
+    let honest = lease("lease-1", 7, LeaseState::Connecting);
+    sim.desired.leases = vec![Lease { tenant: "ml".to_owned(), class: "large".to_owned(), ..honest }];
+    sim
+}
+
+const LENDS: &str = "[{classes: [large]}]";
+
+/// The refusal that is planned, as code and message.
+fn refusal(sim: &Sim) -> (&'static str, String) {
+    let steps = sim.plan();
+    let found = steps.iter().find_map(|step| match step {
+        Step::Lease(crate::reconcile::steps::lease::LeaseStep::RefuseLease(refuse)) => {
+            Some((refuse.code, refuse.message.clone()))
+        }
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("nothing is refused: {:?}", sim.names()))
+}
+
+#[test]
+fn a_lease_under_the_signed_terms_is_granted_and_others_are_not() {
+    let mut sim = asked(LENDS);
+    assert_eq!(sim.settle(), ["admit-lease", "prepare-lease", "seal-credential"]);
+    let mut sim = asked("[]");
+    let (code, message) = refusal(&sim);
+    assert!(code == "signed-policy" && message.contains("Cluster donor (policy.yaml:"), "{message}");
+    sim.settle();
+    assert!(sim.records.donors.is_empty(), "nothing was granted");
+    let mut sim = asked(LENDS);
+    sim.desired.leases[0].tenant = "thief".to_owned();
+    assert_eq!(refusal(&sim).0, "signed-policy");
+}
+
+#[test]
+fn a_lease_waits_for_the_verdict_and_no_longer_than_it_takes() {
+    let mut sim = asked(LENDS);
+    sim.desired.policy_commit = "0".repeat(40);
+    assert_eq!(sim.names(), [""; 0], "the broker's commit is being judged");
+    sim.signed_policy.unshown = Some(("0".repeat(40), "nobody has it".to_owned()));
+    let (code, message) = refusal(&sim);
+    assert!(code == "policy-unverified" && message.ends_with("nobody has it"), "{message}");
+    // A commit that its owners did not sign leaves their last word in force.
+    sim.signed_policy.unshown = None;
+    sim.signed_policy.judged = Some("0".repeat(40));
+    assert_eq!(sim.names(), ["admit-lease"]);
+}
+
+#[test]
+fn broker_says_that_no_signatures_are_required() {
+    let mut sim = asked(LENDS);
+    sim.desired.policy_commit.clear();
+    let (code, message) = refusal(&sim);
+    assert!(code == "policy-unverified" && message.contains("only a signed commit may say so"), "{message}");
+}
+
+#[test]
+fn a_lease_in_force_goes_on_without_the_history_and_is_not_prolonged_without_permission() {
+    let mut sim = asked(LENDS);
+    sim.settle();
+    sim.records.outbox.clear();
+    sim.desired.leases[0].donor_ready = true;
+    sim.desired.leases[0].state = Some(LeaseState::Active);
+    let end = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
+    // Silence is not absence.
+    sim.desired.policy_commit.clear();
+    assert_eq!(sim.settle(), [""; 0]);
+    sim.desired.leases[0].expires_at_ms = end + HOUR_MS;
+    sim.now_ms = end - 1;
+    assert_eq!(sim.settle(), ["renew-credential"], "its owner lends it still");
+    sim.records.outbox.clear();
+    let end = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
+    sim.signed_policy = signed("[]");
+    sim.desired.leases[0].expires_at_ms = end + HOUR_MS;
+    sim.now_ms = end - 1;
+    assert_eq!(sim.settle(), [""; 0], "its owner no longer lends it");
+    sim.now_ms = end;
+    let (code, message) = refusal(&sim);
+    assert!(code == "signed-policy" && message.contains("policy.yaml:"), "{message}");
+}
+
+#[test]
+fn broker_prolongs_a_lease_for_years() {
+    let mut sim = asked(LENDS);
+    sim.settle();
+    sim.records.outbox.clear();
+    sim.desired.leases[0].state = Some(LeaseState::Active);
+    sim.desired.leases[0].expires_at_ms = NOW + 100_000 * HOUR_MS;
+    sim.now_ms = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
+    sim.settle();
+    let sealed = sim.records.donors[&LEASE].sealed.clone().unwrap();
+    assert!(sealed.lease_end_ms <= sim.now_ms + 2 * HOUR_MS + HOUR_MS / 4, "{}", sealed.lease_end_ms);
+}

@@ -1,0 +1,226 @@
+//! Follows the commit in force of the policy: judges each new one, keeps what is verified, and publishes it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent_model::desired::Update;
+use comity_agent_state::store::{Store, StoreError};
+use comity_runtime::atomic_file::FileError;
+use comity_runtime::{Backoff, ClientTls, KnownBrokers, tls};
+use comity_types::printable_line;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::SignedPolicySettings;
+use crate::metrics::Metrics;
+use crate::reconcile::parts::Parts;
+use crate::signed_policy::fetch::fetch;
+use crate::signed_policy::policy_anchor::{self, PolicyAnchor};
+use crate::signed_policy::verify::{KnownPolicy, PolicyFinding, verify};
+use crate::signed_policy::{NO_COMMIT, SignedPolicy, Standing};
+
+/// First and longest pause before a broker is asked again. Each try may cost a broker a fetch, and this agent a verdict.
+const HISTORY_BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(120));
+/// Characters of a reason that a broker wrote parts of.
+const MAX_REASON_CHARS: usize = 1_024;
+
+/// What is verified cannot be kept.
+#[derive(Debug, thiserror::Error)]
+enum KeepError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("the task ended: {0}")]
+    Task(#[from] tokio::task::JoinError),
+}
+
+/// What is verified at the start: what was kept, or the commit that the configuration pins.
+///
+/// # Errors
+/// [`StoreError`].
+pub(crate) async fn policy_at_start(
+    store: &Store,
+    state: &Path,
+    settings: &SignedPolicySettings,
+) -> Result<SignedPolicy, StoreError> {
+    let kept = policy_anchor::anchor(store)?;
+    let anchor = match (settings.commit, kept) {
+        (Some(pinned), kept) if kept.as_ref().is_none_or(|kept| kept.pinned != Some(pinned)) => {
+            let (folder, departed) = (settings.folder.clone(), Default::default());
+            let anchor = PolicyAnchor { commit: pinned, folder, departed, pinned: Some(pinned) };
+            policy_anchor::keep(store, &anchor).await?;
+            tracing::info!(commit = %pinned, "new leases need a policy that descends from the pinned commit");
+            Some(anchor)
+        }
+        (_, kept) => kept,
+    };
+    let bundle = anchor.as_ref().and_then(|anchor| policy_anchor::documents(state, anchor.commit));
+    Ok(SignedPolicy { anchor: anchor.map(Arc::new), bundle: bundle.map(Arc::new), ..SignedPolicy::default() })
+}
+
+/// Follows the commit in force.
+pub(crate) struct PolicyFollower {
+    /// Store, clock and randomness.
+    pub(crate) parts: Parts,
+    /// Counters.
+    pub(crate) metrics: Metrics,
+    /// The state directory.
+    pub(crate) state: PathBuf,
+    /// Who shows the history.
+    pub(crate) brokers: KnownBrokers,
+    /// TLS for connections to them.
+    pub(crate) tls: ClientTls,
+    /// Desired states, which name the commit in force.
+    pub(crate) desired: watch::Receiver<Update>,
+}
+
+impl PolicyFollower {
+    /// Runs until stopped.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        let mut backoff = Backoff::new(HISTORY_BACKOFF.0, HISTORY_BACKOFF.1);
+        let mut signed = self.parts.signed_policy.subscribe();
+        loop {
+            let announced = self.announced();
+            self.show(announced.as_deref());
+            let is_due = announced.as_deref().is_some_and(|commit| self.is_due(commit));
+            let pause =
+                if backoff.attempts() > 0 { backoff.next_delay(self.parts.entropy.as_ref()) } else { Duration::ZERO };
+            signed.mark_unchanged();
+            if !is_due {
+                backoff.reset();
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    changed = self.desired.changed() => if changed.is_err() { return },
+                    // A person let the agent forget it.
+                    _ = signed.changed() => {}
+                }
+                continue;
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.parts.clock.sleep(pause) => {}
+            }
+            let Some(announced) = announced else { continue };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                judged = self.judge(&announced) => match judged {
+                    Ok(true) => backoff.reset(),
+                    Ok(false) => drop(backoff.next_delay(self.parts.entropy.as_ref())),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot keep the verified policy");
+                        let _ = backoff.next_delay(self.parts.entropy.as_ref());
+                    }
+                },
+            }
+        }
+    }
+
+    /// The commit in force, as a connected broker says; empty if it names none.
+    fn announced(&mut self) -> Option<String> {
+        let update = self.desired.borrow_and_update();
+        update.state.as_ref().filter(|_| update.is_live).map(|state| state.policy_commit.clone())
+    }
+
+    fn is_due(&self, announced: &str) -> bool {
+        !announced.is_empty() && !self.parts.signed_policy.borrow().is_judged(announced)
+    }
+
+    /// Shows in the metrics whether the broker's commit is another one than the verified one.
+    fn show(&self, announced: Option<&str>) {
+        let signed = self.parts.signed_policy.borrow();
+        let verified = signed.verified().map(|(_, commit)| commit.to_string());
+        let is_behind = match (announced, signed.anchor.is_some()) {
+            (Some(announced), true) => {
+                !matches!(signed.standing(announced), Standing::Free) && verified.as_deref() != Some(announced)
+            }
+            _ => false,
+        };
+        self.metrics.signed_policy_behind.set(i64::from(is_behind));
+    }
+
+    /// Whether a verdict about the commit, or about a later one, was found.
+    async fn judge(&self, announced: &str) -> Result<bool, KeepError> {
+        let SignedPolicy { anchor, bundle, .. } = self.parts.signed_policy.borrow().clone();
+        let known = KnownPolicy { anchor, bundle };
+        let trusted = known.anchor.clone();
+        let channel = tls::connect(&self.brokers, &self.tls);
+        let shown = match fetch(channel, trusted.as_ref().map(|anchor| anchor.commit.to_string())).await {
+            Ok(Some(shown)) => shown,
+            Ok(None) => return Ok(self.note_unshown(announced, NO_COMMIT)),
+            Err(reason) => return Ok(self.note_unshown(announced, &reason)),
+        };
+        let (head, now_ms) = (shown.head, self.parts.clock.unix_ms());
+        let judging = tokio::task::spawn_blocking(move || verify(known, &shown, now_ms));
+        let (known, finding) = judging.await?;
+        // A person may have let the agent forget it meanwhile.
+        if self.parts.signed_policy.borrow().anchor != trusted {
+            return Ok(false);
+        }
+        self.keep(&known).await?;
+        let mut found = SignedPolicy { anchor: known.anchor, bundle: known.bundle, ..SignedPolicy::default() };
+        match finding {
+            PolicyFinding::Verified => {
+                if trusted.is_none() {
+                    tracing::warn!(
+                        commit = %head,
+                        "this policy requires signatures, and is trusted on first use: compare the commit with what the \
+                         maintainers say, and pin it in signedPolicy.commit"
+                    );
+                } else {
+                    tracing::info!(commit = %head, "all owners signed the policy");
+                }
+                found.judged = Some(head.to_string());
+            }
+            PolicyFinding::NotSigned => found.judged = Some(head.to_string()),
+            PolicyFinding::Refused(reason) => {
+                let reason = shortened(&reason);
+                self.metrics.refused_policies.inc();
+                tracing::error!(commit = %head, reason, "the broker's policy is refused; the last verified one decides");
+                found.judged = Some(head.to_string());
+                found.refused = Some(reason);
+            }
+            PolicyFinding::Unshown(reason) => {
+                self.parts.signed_policy.send_modify(|signed| signed.bundle = found.bundle);
+                return Ok(self.note_unshown(announced, &reason));
+            }
+        }
+        self.parts.signed_policy.send_replace(found);
+        Ok(head.to_string() == announced)
+    }
+
+    /// Keeps what is verified: the documents first, so that a kept commit has its documents after a crash.
+    async fn keep(&self, known: &KnownPolicy) -> Result<(), KeepError> {
+        let KnownPolicy { anchor: Some(anchor), bundle: Some(bundle) } = known else { return Ok(()) };
+        let (state, commit, bundle) = (self.state.clone(), anchor.commit, Arc::clone(bundle));
+        let write = move || policy_anchor::keep_documents(&state, commit, bundle.source());
+        tokio::task::spawn_blocking(write).await??;
+        Ok(policy_anchor::keep(&self.parts.store, anchor).await?)
+    }
+
+    fn note_unshown(&self, announced: &str, reason: &str) -> bool {
+        let reason = shortened(reason);
+        let noted = Some((announced.to_owned(), reason.clone()));
+        let is_new = self.parts.signed_policy.send_if_modified(|signed| {
+            let is_new = signed.anchor.is_some() && signed.unshown != noted;
+            if is_new {
+                signed.unshown = noted;
+            }
+            is_new
+        });
+        if is_new {
+            tracing::warn!(
+                commit = announced,
+                reason,
+                "the broker does not show the signed policy; new leases are refused"
+            );
+        }
+        false
+    }
+}
+
+/// One line of bounded length: the broker wrote parts of it.
+fn shortened(reason: &str) -> String {
+    printable_line(reason).chars().take(MAX_REASON_CHARS).collect()
+}

@@ -1,0 +1,86 @@
+//! The trusted commit, kept in the store, and its documents, kept in a file beside it.
+//!
+//! The documents can be shown again by any broker and checked by the commit's id, so they are no part of the copy that a
+//! standby continues with: that has room for small things only.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use comity_agent_state::store::{Store, StoreError};
+use comity_policy::{Bundle, BundleSource};
+use comity_provenance::{ObjectId, PolicyFolder};
+use comity_runtime::atomic_file::{self, FileError};
+use serde::{Deserialize, Serialize};
+
+/// Name of the blob with the anchor, as JSON.
+const POLICY_ANCHOR_KEY: &str = "signed-policy";
+/// Name of the documents' file in the state directory.
+pub(crate) const DOCUMENTS_FILE: &str = "signed-policy.json";
+/// Bytes of that file: a bundle of the largest size, quoted as JSON.
+const MAX_DOCUMENTS_BYTES: u64 = 16 << 20;
+
+/// A commit that this agent trusts, because of its id or by the signatures after it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct PolicyAnchor {
+    /// The commit.
+    pub(crate) commit: ObjectId,
+    /// Folder of the repository that has the policy. No signature names it, so it never changes.
+    pub(crate) folder: PolicyFolder,
+    /// Institutions that left the federation since the first trusted commit.
+    pub(crate) departed: BTreeSet<String>,
+    /// The commit that the configuration pinned; `None` for trust on first use.
+    pub(crate) pinned: Option<ObjectId>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct KeptDocuments {
+    commit: ObjectId,
+    source: BundleSource,
+}
+
+/// The anchor; `None` before there is one.
+///
+/// # Errors
+/// [`StoreError`].
+pub(crate) fn anchor(store: &Store) -> Result<Option<PolicyAnchor>, StoreError> {
+    let kept = store.kept(POLICY_ANCHOR_KEY)?.unwrap_or_default();
+    // The store has checksums: a text of another form is of another version.
+    Ok(serde_json::from_slice(&kept).ok())
+}
+
+/// Keeps an anchor, and returns once it is on disk.
+///
+/// # Errors
+/// [`StoreError`].
+pub(crate) async fn keep(store: &Store, anchor: &PolicyAnchor) -> Result<(), StoreError> {
+    store.keep(POLICY_ANCHOR_KEY, serde_json::to_vec(anchor).unwrap_or_default()).await
+}
+
+/// Forgets the anchor: at the next start the configuration or the first signed policy is trusted.
+///
+/// # Errors
+/// [`StoreError`].
+pub(crate) async fn forget(store: &Store) -> Result<(), StoreError> {
+    store.keep(POLICY_ANCHOR_KEY, Vec::new()).await
+}
+
+/// Keeps the documents of a commit.
+///
+/// # Errors
+/// [`FileError`].
+pub(crate) fn keep_documents(state: &Path, commit: ObjectId, source: &BundleSource) -> Result<(), FileError> {
+    let kept = KeptDocuments { commit, source: source.clone() };
+    let bytes = serde_json::to_vec(&kept).unwrap_or_default();
+    atomic_file::write(&state.join(DOCUMENTS_FILE), &bytes, atomic_file::PRIVATE)
+}
+
+/// The documents of a commit, if they are kept.
+pub(crate) fn documents(state: &Path, commit: ObjectId) -> Option<Bundle> {
+    let bytes = atomic_file::read_bounded(&state.join(DOCUMENTS_FILE), MAX_DOCUMENTS_BYTES).ok()?;
+    let kept: KeptDocuments = serde_json::from_slice(&bytes).ok()?;
+    if kept.commit != commit {
+        return None;
+    }
+    Bundle::compile(&kept.source).ok()
+}
