@@ -59,6 +59,17 @@ fn kept(federation: &Federation) -> u64 {
     kept.map(|lease| lease.placement.milli()).sum()
 }
 
+/// Proposes what is planned. Sparing a lease ends its replacement, which may be among the proposals: that one is refused.
+/// Then both sides report that all ending leases are gone.
+fn reclaim_and_clear(federation: &mut Federation) {
+    let reclaims = federation.planned_reclaims();
+    let spare = comity_core::feasibility::spared(&federation.state);
+    federation.ok(Command::ReclaimLeases(ReclaimLeases { spare, reclaims }));
+    let ending = federation.state.live_leases().filter(|(_, lease)| lease.state == LeaseState::Ending);
+    let ending: Vec<LeaseId> = ending.map(|(id, _)| id).collect();
+    ending.into_iter().for_each(|lease| federation.stop(lease));
+}
+
 fn end(federation: &mut Federation, lease: LeaseId) {
     federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
     federation.stop(lease);
@@ -267,8 +278,7 @@ proptest! {
             }
             let leases = federation.place();
             leases.iter().for_each(|lease| federation.run(*lease));
-            let reclaims = federation.planned_reclaims();
-            federation.reclaim(reclaims);
+            reclaim_and_clear(&mut federation);
             prop_assert!(kept(&federation) <= nominal(true) + nominal(false));
         }
         for _ in 0..24 {
@@ -279,9 +289,8 @@ proptest! {
             }
             let leases = federation.place();
             leases.iter().for_each(|lease| federation.run(*lease));
-            let reclaims = federation.planned_reclaims();
-            let done = leases.is_empty() && reclaims.is_empty() && due.is_empty();
-            federation.reclaim(reclaims);
+            let done = leases.is_empty() && federation.planned_reclaims().is_empty() && due.is_empty();
+            reclaim_and_clear(&mut federation);
             prop_assert!(kept(&federation) <= nominal(true) + nominal(false));
             if done {
                 break;
