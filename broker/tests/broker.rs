@@ -39,3 +39,5 @@ mod reclaim_story;
 mod revocations;
 #[path = "broker/role_matrix.rs"]
 mod role_matrix;
+#[path = "broker/templates.rs"]
+mod templates;

@@ -10,7 +10,7 @@ use comity_runtime::BrokerChannel;
 
 use crate::failure::Failure;
 use crate::session::{all_pages, call};
-use crate::views::{Cluster, Lease, List, Offer, Peering, Request};
+use crate::views::{Cluster, Lease, List, Offer, Peering, Request, RequestTemplate};
 
 /// Leases; `query` without a page.
 pub(crate) async fn leases(channel: &BrokerChannel, query: &v1::ListLeasesRequest) -> Result<List<Lease>, Failure> {
@@ -41,6 +41,23 @@ pub(crate) async fn requests(
     })
     .await?;
     Ok(List { items: items.into_iter().map(Request::from).collect(), revision })
+}
+
+/// Request templates; `query` without a page.
+pub(crate) async fn request_templates(
+    channel: &BrokerChannel,
+    query: &v1::ListRequestTemplatesRequest,
+) -> Result<List<RequestTemplate>, Failure> {
+    let (items, revision) = all_pages(|page| {
+        let mut client = RequestServiceClient::new(channel.clone());
+        let request = v1::ListRequestTemplatesRequest { page: Some(page), ..query.clone() };
+        async move {
+            let response = call(client.list_request_templates(request)).await?;
+            Ok((response.templates, response.page))
+        }
+    })
+    .await?;
+    Ok(List { items: items.into_iter().map(RequestTemplate::from).collect(), revision })
 }
 
 /// Member clusters.

@@ -47,8 +47,8 @@ pub use policy_view::{
     PolicyShown, PolicySourceShown, PolicyTested, QueuePlace, RequestEffect, ScenarioResult,
 };
 pub use quota_use::QuotaUse;
-pub use quote_view::Quote;
+pub use quote_view::{Alternative, Quote};
 pub use raft_view::{OldRoot, RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
-pub use request_view::{Request, RequestState};
+pub use request_view::{Request, RequestState, RequestTemplate};
 pub use spec::{DataNeed, Gpus, Members, RequestSpec, Share, Topology};
 pub use value::Known;

@@ -24,6 +24,8 @@ mod policy_changes;
 mod policy_check;
 #[path = "cli/policy_test.rs"]
 mod policy_test;
+#[path = "cli/templates.rs"]
+mod templates;
 #[path = "cli/terminal.rs"]
 mod terminal;
 
@@ -327,6 +329,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     assert_eq!(as_alice(&["lease", "show", "lease-99"]).status.code(), Some(3));
     assert_eq!(as_alice(&["cluster", "invite", "hospital-research"]).status.code(), Some(4));
 
+    templates::requests_are_made_from_the_catalogue(&as_alice, &json);
     // Hosts without Kubernetes deliver by namespace only, and say so.
     let by_node = [&["quote"][..], &spec, &["frontier", "--delivery", "virtual-node", "--namespace", "lab"]].concat();
     let quote = json(&by_node);

@@ -8,6 +8,8 @@ use jiff::{SignedDuration, Timestamp};
 use self::quantity::plain_milli;
 use crate::limits::{MAX_DURATION_MS, MAX_GPU_HOURS_MILLI, MAX_GPUS_MILLI};
 
+/// Thousandths of one GPU.
+pub(crate) const WHOLE_MILLI: u64 = 1_000;
 /// One GPU for an hour, in thousandths of a GPU × milliseconds.
 pub(crate) const GPU_HOUR: u128 = 1_000 * 3_600_000;
 /// One million credits.

@@ -8,13 +8,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::documents::{DocRef, QuotaSubject};
 
+pub use cohort_debt::QuotaDebt;
+pub use cohort_use::CohortUse;
 pub use gpu_time::{Booking, GpuTimeTable, LimitKey};
-pub use quota_use::QuotaUse;
+pub use quota_use::{CohortShare, QuotaUse};
 pub use rules::PreferenceFacts;
 pub use usage::{DonorUse, LeaseUse, UsageTable};
+pub use waiting_claim::WaitingClaim;
 pub use withdrawal::{HeldLease, RemovedDocuments, Withdrawal};
 
 mod citations;
+mod cohort_debt;
+mod cohort_standing;
+mod cohort_use;
 mod decide;
 mod denials;
 mod find_agreement;
@@ -23,6 +29,7 @@ mod quota_use;
 mod rules;
 mod schedules;
 mod usage;
+mod waiting_claim;
 mod withdrawal;
 
 /// A proposed lease: a tenant at an origin borrows GPUs of one class from one donor.
@@ -83,6 +90,8 @@ pub struct InUse<'f> {
     pub by_tenant_user: Option<&'f BTreeMap<String, u64>>,
     /// Borrowed by all tenants of the institution for requests of the user, by class.
     pub by_institution_user: Option<&'f BTreeMap<String, u64>>,
+    /// Use of the shared quotas of cohorts; `None` for none.
+    pub cohorts: Option<&'f CohortUse>,
     /// Lent by the donor; `None` for no leases.
     pub lent_by_donor: Option<&'f DonorUse>,
     /// Lent under each agreement, in milli-GPU; `None` for no leases.
@@ -252,8 +261,12 @@ pub enum DenyCode {
     OutsideSchedule,
     /// The class, or the donor's term, ends to be in force before the lease would end.
     ScheduleEndsTooSoon,
-    /// A quota is in use.
+    /// A quota is in use, with all that it may borrow of its cohort.
     QuotaExhausted,
+    /// The quota has what the request needs, and other members of its cohort have borrowed it.
+    QuotaLent,
+    /// The request needs more than its quota has, and the cohort has not enough that is idle.
+    CohortExhausted,
     /// The GPU-hours of a quota are used or reserved.
     GpuHoursExhausted,
     /// The limit of the donor or of its lending term is in use.
@@ -288,6 +301,8 @@ impl DenyCode {
             Self::OutsideSchedule => "outside-schedule",
             Self::ScheduleEndsTooSoon => "schedule-ends-too-soon",
             Self::QuotaExhausted => "quota-exhausted",
+            Self::QuotaLent => "quota-lent",
+            Self::CohortExhausted => "cohort-exhausted",
             Self::GpuHoursExhausted => "gpu-hours-exhausted",
             Self::DonorExhausted => "donor-exhausted",
         }
@@ -304,6 +319,8 @@ impl DenyCode {
                 | Self::OutsideSchedule
                 | Self::ScheduleEndsTooSoon
                 | Self::QuotaExhausted
+                | Self::QuotaLent
+                | Self::CohortExhausted
                 | Self::GpuHoursExhausted
                 | Self::DonorExhausted
         )

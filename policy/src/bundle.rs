@@ -1,6 +1,7 @@
 //! A compiled bundle: one version of all policy documents, and look-ups in it.
 
 mod changes;
+pub(crate) mod cohorts;
 mod lookup;
 mod reclaim_rules;
 
@@ -10,12 +11,14 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use changes::{BundleChanges, Difference, DocumentChange, FieldChange};
+pub use cohorts::CohortPeers;
 pub use reclaim_rules::{ReclaimRule, ReclaimScope, ReclaimedLease};
 
+use self::cohorts::CohortIndex;
 use crate::device::DeviceFacts;
 use crate::documents::{
-    Agreement, AgreementSides, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Rule,
-    Schedule, Tenant,
+    Agreement, AgreementSides, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota,
+    RequestTemplate, Rule, Schedule, Tenant,
 };
 use crate::expression::device_context;
 use crate::roles::Roles;
@@ -44,6 +47,8 @@ pub struct Bundle {
     pub agreements: BTreeMap<String, Document<Agreement>>,
     /// Priority classes by name.
     pub priorities: BTreeMap<String, Document<PriorityClass>>,
+    /// Request templates by name.
+    pub templates: BTreeMap<String, Document<RequestTemplate>>,
     /// Schedules by name.
     pub schedules: BTreeMap<String, Document<Schedule>>,
     /// Rules by name.
@@ -54,6 +59,8 @@ pub struct Bundle {
     pub(crate) roles: BTreeMap<String, Roles>,
     /// Names of the quotas that limit each tenant, directly or through its institution.
     pub(crate) quotas_by_tenant: BTreeMap<String, Vec<String>>,
+    /// The cohorts of quotas.
+    pub(crate) cohorts: Arc<CohortIndex>,
     /// The agreements under which each institution may borrow, by name.
     pub(crate) agreements_by_borrower: BTreeMap<String, Vec<NumberedAgreement>>,
     /// The number of each institution in [`NumberedAgreement`].
@@ -122,6 +129,7 @@ impl Bundle {
             + self.quotas.len()
             + self.agreements.len()
             + self.priorities.len()
+            + self.templates.len()
             + self.schedules.len()
             + self.rules.len()
     }
@@ -153,6 +161,14 @@ impl Bundle {
     #[must_use]
     pub fn priority_value(&self, class: Option<&str>) -> u32 {
         class.and_then(|class| self.priorities.get(class)).map_or(0, |class| class.spec.value)
+    }
+
+    /// The request templates that a tenant is offered, by name; none for an unknown tenant.
+    pub fn templates_offered_to(&self, tenant: &str) -> impl Iterator<Item = &Document<RequestTemplate>> {
+        let institution = self.institution_of_tenant(tenant);
+        self.templates.values().filter(move |template| {
+            institution.is_some_and(|institution| template.spec.is_offered_to(tenant, institution))
+        })
     }
 
     /// Notice before a reclaimed lease on this cluster ends, in milliseconds.

@@ -1,10 +1,12 @@
 //! Compiles source files to a bundle: checks sizes, reads every document, checks the documents against each other.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use comity_types::{find_secret, is_printable, is_printable_text, is_steering};
 use sha2::{Digest, Sha256};
 
+use crate::bundle::cohorts::CohortIndex;
 use crate::bundle::{Bundle, index_agreements};
 use crate::documents::QuotaSubject;
 use crate::limits::{MAX_BUNDLE_BYTES, MAX_DOCUMENTS, MAX_FILE_BYTES, MAX_FILES};
@@ -221,6 +223,7 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         quotas_by_tenant.insert(tenant.name.clone(), quotas.map(|quota| quota.name.clone()).collect());
     }
     let (institution_numbers, agreements_by_borrower) = index_agreements(&draft.institutions, &draft.agreements);
+    let cohorts = Arc::new(CohortIndex::of(&draft.quotas));
     let mut classes_by_rank: Vec<String> = draft.classes.keys().cloned().collect();
     classes_by_rank.sort_by_key(|name| std::cmp::Reverse(draft.classes.get(name).map(|class| class.spec.rank)));
     Ok(Bundle {
@@ -234,11 +237,13 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         quotas: draft.quotas,
         agreements: draft.agreements,
         priorities: draft.priorities,
+        templates: draft.templates,
         schedules: draft.schedules,
         rules: draft.rules,
         institution_by_cluster,
         roles,
         quotas_by_tenant,
+        cohorts,
         agreements_by_borrower,
         institution_numbers,
         classes_by_rank,

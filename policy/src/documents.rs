@@ -14,8 +14,12 @@ pub use gpu_hours::GpuHours;
 pub use institution::Institution;
 pub use per_user::PerUser;
 pub use priority_class::PriorityClass;
-pub use quota::{Quota, QuotaSubject};
+pub use quota::{CohortMembership, Quota, QuotaSubject};
 pub use reclaim_limit::ReclaimLimit;
+pub use request_template::{
+    RequestTemplate, TemplateAmount, TemplateData, TemplateDevices, TemplateField, TemplateGpus, TemplateIsolation,
+    TemplateMembers, TemplateNvLink, TemplatePreemption, TemplateRequest, TemplateShare, TemplateTopology,
+};
 pub use rule::{Rule, RuleEffect};
 pub use schedule::Schedule;
 pub use tenant::{Tenant, TenantRole};
@@ -41,6 +45,7 @@ mod priority_class;
 mod quota;
 mod read_expression;
 mod reclaim_limit;
+mod request_template;
 mod rule;
 mod schedule;
 mod tenant;

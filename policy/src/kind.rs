@@ -26,6 +26,8 @@ pub enum Kind {
     Agreement,
     /// A named rank in the queue.
     PriorityClass,
+    /// An entry of the catalogue from which people make requests.
+    RequestTemplate,
     /// Named weekly windows.
     Schedule,
     /// A condition that denies, requires, warns or prefers.
@@ -34,7 +36,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds, in display order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Federation,
         Self::Institution,
         Self::Cluster,
@@ -43,6 +45,7 @@ impl Kind {
         Self::Quota,
         Self::Agreement,
         Self::PriorityClass,
+        Self::RequestTemplate,
         Self::Schedule,
         Self::Rule,
     ];
@@ -59,6 +62,7 @@ impl Kind {
             Self::Quota => "Quota",
             Self::Agreement => "Agreement",
             Self::PriorityClass => "PriorityClass",
+            Self::RequestTemplate => "RequestTemplate",
             Self::Schedule => "Schedule",
             Self::Rule => "Rule",
         }

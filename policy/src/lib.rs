@@ -37,20 +37,24 @@ mod warnings;
 
 pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus};
 pub use borrow::{
-    Allowance, Booking, BorrowFacts, Decision, Denial, DenyCode, DonorUse, GpuTimeFacts, GpuTimeTable, HeldLease,
-    InUse, LeaseUse, LimitKey, PreferenceFacts, QuotaUse, RemovedDocuments, UsageTable, Withdrawal,
+    Allowance, Booking, BorrowFacts, CohortShare, CohortUse, Decision, Denial, DenyCode, DonorUse, GpuTimeFacts,
+    GpuTimeTable, HeldLease, InUse, LeaseUse, LimitKey, PreferenceFacts, QuotaDebt, QuotaUse, RemovedDocuments,
+    UsageTable, WaitingClaim, Withdrawal,
 };
 pub use bundle::{
-    Bundle, BundleChanges, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope, ReclaimedLease,
+    Bundle, BundleChanges, CohortPeers, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope,
+    ReclaimedLease,
 };
 pub use calendar::{CalendarPeriod, Phase, TimeSpan, ZoneRules, Zones};
 pub use compile::{InvalidBundle, load};
 pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, is_policy_file, read_directory, read_test_files, scan_directory};
 pub use documents::{
-    Agreement, AgreementSides, Cluster, CommitKey, Defaults, DocRef, Document, Federation, GpuClass, GpuHours,
-    Institution, LendTerm, Limits, MaintainerKey, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota,
-    QuotaSubject, ReclaimLimit, Rule, RuleEffect, Schedule, Signatures, SourceLocation, Tenant, TenantRole, When,
+    Agreement, AgreementSides, Cluster, CohortMembership, CommitKey, Defaults, DocRef, Document, Federation, GpuClass,
+    GpuHours, Institution, LendTerm, Limits, MaintainerKey, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota,
+    QuotaSubject, ReclaimLimit, RequestTemplate, Rule, RuleEffect, Schedule, Signatures, SourceLocation,
+    TemplateAmount, TemplateData, TemplateDevices, TemplateField, TemplateGpus, TemplateIsolation, TemplateMembers,
+    TemplateNvLink, TemplatePreemption, TemplateRequest, TemplateShare, TemplateTopology, Tenant, TenantRole, When,
     Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};

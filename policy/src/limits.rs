@@ -48,6 +48,28 @@ pub const MAX_RECLAIM_PERIOD_MS: u64 = 7 * 24 * 60 * 60 * 1000;
 pub const MAX_GPUS_MILLI: u64 = 10_000_000 * 1000;
 /// The largest limit on GPU-hours in a document, in thousandths: a billion GPU-hours.
 pub const MAX_GPU_HOURS_MILLI: u64 = 1_000_000_000 * 1000;
+/// Request templates of one bundle: more than a catalogue that people read. A list of all fits into a message.
+pub const MAX_TEMPLATES: usize = 256;
+/// Characters of the title and of the category of a template: they are columns of a table.
+pub const MAX_TEMPLATE_TITLE_CHARS: usize = 60;
+/// Characters of the description of a template.
+pub const MAX_TEMPLATE_DESCRIPTION_CHARS: usize = 256;
+/// Shares of one request, as the broker bounds them.
+pub const MAX_TEMPLATE_SHARES: u32 = 4_096;
+/// The smallest share of a GPU in a request, in thousandths.
+pub const MIN_TEMPLATE_SHARE_MILLI: u32 = 50;
+/// The largest amount of CPU (thousandths of a core) or memory (MiB) in a request.
+pub const MAX_TEMPLATE_AMOUNT: u64 = 1 << 40;
+/// The largest RDMA bandwidth in a request, in Gbit/s.
+pub const MAX_TEMPLATE_RDMA_GBITS: u32 = 1_000_000;
+/// Datasets of one request.
+pub const MAX_TEMPLATE_DATASETS: usize = 16;
+/// The shortest lease: 10 seconds.
+pub const MIN_TEMPLATE_LEASE_MS: u64 = 10_000;
+/// The longest lease that a request may ask for: 90 days.
+pub const MAX_TEMPLATE_LEASE_MS: u64 = 90 * 24 * 60 * 60 * 1000;
+/// The longest notice of preemption that a request may ask for: a day.
+pub const MAX_TEMPLATE_GRACE_MS: u64 = 24 * 60 * 60 * 1000;
 /// Windows of one schedule, counted by day: eight a day.
 pub const MAX_WINDOWS: usize = 56;
 /// Time zones of one bundle. Their offsets travel with the files: about two KiB each.

@@ -10,7 +10,8 @@ use serde_json::{Map, Value as Json, json};
 use crate::bundle::Bundle;
 use crate::compile::load;
 use crate::documents::{
-    Agreement, Cluster, Federation, GpuClass, Institution, PriorityClass, Quota, Rule, Schedule, Spec, Tenant,
+    Agreement, Cluster, Federation, GpuClass, Institution, PriorityClass, Quota, RequestTemplate, Rule, Schedule, Spec,
+    Tenant,
 };
 use crate::kind::{API_VERSION, Kind};
 use crate::limits::{MAX_GPU_HOURS_MILLI, MAX_GPUS_MILLI, MAX_LIST_ITEMS, MAX_NAME_CHARS, MAX_TEXT_CHARS};
@@ -22,7 +23,7 @@ use crate::scenarios::{TEST_KIND, read_file};
 use crate::source::SourceFile;
 
 /// The samples of all kinds. Together they are one valid bundle.
-const SAMPLES: [(Kind, &str); 10] = [
+const SAMPLES: [(Kind, &str); 11] = [
     (Kind::Federation, include_str!("schema/samples/federation.yaml")),
     (Kind::Institution, include_str!("schema/samples/institution.yaml")),
     (Kind::Cluster, include_str!("schema/samples/cluster.yaml")),
@@ -31,6 +32,7 @@ const SAMPLES: [(Kind, &str); 10] = [
     (Kind::Quota, include_str!("schema/samples/quota.yaml")),
     (Kind::Agreement, include_str!("schema/samples/agreement.yaml")),
     (Kind::PriorityClass, include_str!("schema/samples/priorityclass.yaml")),
+    (Kind::RequestTemplate, include_str!("schema/samples/requesttemplate.yaml")),
     (Kind::Schedule, include_str!("schema/samples/schedule.yaml")),
     (Kind::Rule, include_str!("schema/samples/rule.yaml")),
 ];
@@ -121,6 +123,7 @@ fn kind_shapes(kind: Kind) -> (Shapes, Vec<Problem>) {
         Kind::Quota => spec_shapes::<Quota>(&files),
         Kind::Agreement => spec_shapes::<Agreement>(&files),
         Kind::PriorityClass => spec_shapes::<PriorityClass>(&files),
+        Kind::RequestTemplate => spec_shapes::<RequestTemplate>(&files),
         Kind::Schedule => spec_shapes::<Schedule>(&files),
         Kind::Rule => spec_shapes::<Rule>(&files),
     }
@@ -344,6 +347,7 @@ fn scalar_schema(shape: &Shape) -> Json {
         Shape::Credits => number_or_text(CREDITS),
         Shape::Date => json!({ "type": "string", "pattern": DATE }),
         Shape::Quantity => number_or_text(QUANTITY),
+        Shape::NumberOrPattern(pattern) => number_or_text(pattern),
         Shape::Pattern(pattern) => json!({ "type": "string", "pattern": pattern }),
     }
 }

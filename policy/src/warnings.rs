@@ -24,8 +24,10 @@ impl Bundle {
         self.warn_of_notices(&mut found);
         self.warn_of_equal_priorities(&mut found);
         self.warn_of_ineffective_quotas(&mut found);
+        self.warn_of_lonely_members(&mut found);
         self.warn_of_shadowed_classes(&mut found);
         self.warn_of_short_agreements(&mut found);
+        self.warn_of_useless_templates(&mut found);
         for tenant in self.tenants.values() {
             self.warn_of_blocked_tenant(tenant, &mut found);
         }
@@ -106,7 +108,7 @@ impl Bundle {
             else {
                 continue;
             };
-            if each > most {
+            if each > most && quota.spec.cohort.is_none() {
                 found.at(
                     quota.place_of("maxGpusPerRequest"),
                     ProblemCode::LimitOfNoUse,
@@ -118,6 +120,21 @@ impl Bundle {
                         show_gpus(most)
                     ),
                     format!("write at most {}, remove it, or raise `maxConcurrentGpus`", show_gpus(most)),
+                );
+            }
+        }
+    }
+
+    /// Quotas that are alone in their cohort.
+    fn warn_of_lonely_members(&self, found: &mut Problems<'_>) {
+        for quota in self.quotas.values() {
+            let Some(cohort) = quota.spec.cohort.as_ref().map(|cohort| &cohort.name) else { continue };
+            if self.cohorts.members(cohort).len() == 1 {
+                found.at(
+                    quota.place_of("cohort"),
+                    ProblemCode::CohortOfOne,
+                    format!("Quota `{}` is alone in cohort `{cohort}`: it neither lends nor borrows", quota.name),
+                    "write the same `cohort` into another Quota, correct the name, or remove it",
                 );
             }
         }
@@ -169,6 +186,29 @@ impl Bundle {
                         show_duration(term)
                     ),
                     "correct one of the two dates, or shorten `defaults.leaseTerm`",
+                );
+            }
+        }
+    }
+
+    /// Request templates of a class that nobody who is offered them may request.
+    fn warn_of_useless_templates(&self, found: &mut Problems<'_>) {
+        for template in self.templates.values() {
+            let Some(class) = template.spec.request.class() else { continue };
+            let is_of_use = |tenant: &Document<Tenant>| {
+                template.spec.is_offered_to(&tenant.name, &tenant.spec.institution)
+                    && tenant.spec.classes.contains(class)
+            };
+            if !self.tenants.values().any(is_of_use) {
+                found.at(
+                    template.place_of("request.gpus.class"),
+                    ProblemCode::TemplateOfNoUse,
+                    format!(
+                        "`request.gpus` of RequestTemplate `{}` asks for class `{class}`, which no Tenant that is \
+                         offered it may request",
+                        template.name
+                    ),
+                    "name another class, add this one to `classes` of a Tenant, or offer it to others",
                 );
             }
         }
@@ -251,7 +291,7 @@ impl Bundle {
                 QuotaSubject::Tenant(of) => *of == tenant.name,
                 QuotaSubject::Institution(of) => *of == tenant.spec.institution,
             };
-            let none = quota.spec.max_concurrent_gpus_milli == Some(0)
+            let none = quota.spec.most_concurrent_milli() == 0
                 || quota.spec.gpu_hours.as_ref().is_some_and(|hours| hours.limit_milli == 0);
             limits_tenant && quota.spec.covers_class(class) && none
         })

@@ -5,6 +5,8 @@
 mod bundle;
 #[path = "policy/changes.rs"]
 mod changes;
+#[path = "policy/cohorts.rs"]
+mod cohorts;
 #[path = "policy/commit_keys.rs"]
 mod commit_keys;
 #[path = "policy/edits.rs"]
@@ -23,6 +25,8 @@ mod rules;
 mod schedules;
 #[path = "policy/schemas.rs"]
 mod schemas;
+#[path = "policy/templates.rs"]
+mod templates;
 #[path = "policy/warnings.rs"]
 mod warnings;
 #[path = "policy/withdrawals.rs"]

@@ -80,8 +80,15 @@ impl<'a> Generator<'a> {
             (true, false, Rule::Optional) => {
                 writeln!(body, "if let Some(it) = &self.{name} {{ it.find_missing(&path(at, {name:?}), missing); }}")
             }
-            (true, false, Rule::Required { hint } | Rule::RequiredUnless { hint, .. }) => {
+            (true, false, Rule::Required { hint }) => {
                 writeln!(body, "required(self.{name}.as_ref(), &path(at, {name:?}), {hint:?}, missing);")
+            }
+            (true, false, Rule::RequiredUnless { other, hint }) => {
+                writeln!(
+                    body,
+                    "if self.{other}.is_empty() \
+                     {{ required(self.{name}.as_ref(), &path(at, {name:?}), {hint:?}, missing); }}"
+                )
             }
             (false, _, Rule::Optional) => Ok(()),
             (false, _, Rule::Required { hint }) => {
@@ -103,7 +110,12 @@ impl<'a> Generator<'a> {
         let comment = self.comments.get(path).copied().unwrap_or_default().trim();
         if let Some((other, rest)) = comment.strip_prefix("Required unless `").and_then(|it| it.split_once("` is set."))
         {
-            Rule::RequiredUnless { other, hint: first_sentence(rest) }
+            // Only the message above knows a field of itself. With it, it does not look into this message.
+            if other.contains('.') {
+                Rule::Required { hint: first_sentence(rest) }
+            } else {
+                Rule::RequiredUnless { other, hint: first_sentence(rest) }
+            }
         } else if let Some(rest) = comment.strip_prefix("Required.") {
             Rule::Required { hint: first_sentence(rest) }
         } else {

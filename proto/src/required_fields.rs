@@ -87,6 +87,13 @@ mod tests {
     }
 
     #[test]
+    fn a_template_stands_for_all_but_tenant_and_origin() {
+        let gpus = Some(v1::GpuDemand { count: 2, ..v1::GpuDemand::default() });
+        let spec = v1::RequestSpec { template: "notebook".to_owned(), gpus, ..v1::RequestSpec::default() };
+        assert_eq!(paths(&spec), ["tenant", "origin"]);
+    }
+
+    #[test]
     fn a_selector_stands_for_a_class_and_a_share_is_one_of_several_fields() {
         let gpus = v1::GpuDemand {
             selector: "true".to_owned(),

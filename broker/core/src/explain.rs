@@ -1,6 +1,7 @@
 //! Answers for people: why a request waits, when it could start, what a new request would get, and what a bundle would
 //! change.
 
+pub(crate) mod alternatives;
 pub(crate) mod answer;
 pub(crate) mod explanation;
 pub(crate) mod outlook;
@@ -13,6 +14,7 @@ pub(crate) mod reclaims;
 pub(crate) mod rule_warnings;
 pub(crate) mod unservable;
 
+pub use alternatives::{Alternative, alternatives};
 pub use answer::Explanation;
 pub use explanation::{Waiting, explain, explain_waiting};
 pub use pending::explain_pending;

@@ -37,6 +37,8 @@ pub(crate) mod preempt;
 pub(crate) mod reclaimer;
 pub(crate) mod reservations;
 pub(crate) mod reserve;
+mod return_quota;
+mod stand_back;
 pub(crate) mod victims;
 
 pub use plan::Plan;

@@ -21,7 +21,7 @@ pub(crate) mod usable;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
-use comity_audit::Head;
+use comity_audit::{Head, NonceKey};
 use comity_policy::{GpuTimeTable, UsageTable};
 use comity_types::{
     ClassName, ClusterId, InstitutionId, LeaseId, LeaseState, NodeId, PeeringId, PriorityName, RequestId, RequestState,
@@ -138,6 +138,8 @@ pub struct Records {
     pub term_began: Timestamp,
     /// The end of the audit log, whose records leave [`State::apply`].
     pub audit: Head,
+    /// The secret from which the nonces of its records are derived.
+    pub(crate) nonce_key: NonceKey,
     pub(crate) next_request: u64,
     pub(crate) next_lease: u64,
     pub(crate) next_peering: u64,
@@ -318,7 +320,8 @@ impl State {
 
 impl Derived {
     pub(crate) fn of(state: &State) -> Self {
-        let mut derived = Self { gpu_time: all_booked(state), ..Self::default() };
+        let usage = state.policy.as_ref().map_or_else(UsageTable::default, |record| UsageTable::under(&record.bundle));
+        let mut derived = Self { gpu_time: all_booked(state), usage, ..Self::default() };
         for (id, lease) in &state.leases {
             if lease.occupies() {
                 derived.occupancy.take(&lease.placement);

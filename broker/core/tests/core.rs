@@ -13,6 +13,8 @@ mod boxes;
 mod chains;
 #[path = "core/choices.rs"]
 mod choices;
+#[path = "core/cohorts.rs"]
+mod cohorts;
 #[path = "core/copies.rs"]
 mod copies;
 #[path = "core/determinism.rs"]
@@ -89,6 +91,8 @@ mod rules;
 mod schedules;
 #[path = "core/spread.rs"]
 mod spread;
+#[path = "core/templates.rs"]
+mod templates;
 #[path = "core/time.rs"]
 mod time;
 #[path = "core/topology.rs"]

@@ -120,7 +120,7 @@ fn warnings(explanation: &Explanation) -> Vec<String> {
 /// The documents that allow a lease beside the others.
 fn allowing_documents(state: &State, id: LeaseId, lease: &Lease) -> Vec<String> {
     let Some(bundle) = state.policy.as_ref().map(|record| &record.bundle) else { return Vec::new() };
-    let mut usage = UsageTable::default();
+    let mut usage = UsageTable::under(bundle);
     for (_, other) in state.live_leases().filter(|(other, _)| *other != id) {
         usage.add(&other.as_use());
     }

@@ -17,7 +17,7 @@ use comity_core::{Actor, Command, LogEnvelope, Millis, ReplyBody, State, Timesta
 use comity_policy::{GivenCluster, GivenLease};
 use comity_types::{ClusterId, Delivery, LeaseId, LeaseState, NodeId, RequestId, namespace_name};
 
-use crate::devices;
+use crate::{devices, requests};
 
 /// Why a scenario cannot be set up.
 pub(crate) type Impossible = String;
@@ -81,7 +81,7 @@ impl Federation {
     /// Begins a lease at its donor: its request is placed there, and both clusters report that they are ready.
     pub(crate) fn begin(&mut self, given: &GivenLease) -> Result<(), Impossible> {
         let cannot = |why: String| format!("lease `{}` cannot be at {}: {why}", given.name, given.donor);
-        let mut spec = devices::spec(&given.request).map_err(|refusal| cannot(refusal.to_string()))?;
+        let mut spec = requests::spec(&given.request, &self.state).map_err(|refusal| cannot(refusal.to_string()))?;
         let donor = ClusterId::parse(&given.donor, "donor").map_err(|invalid| cannot(invalid.to_string()))?;
         spec.allow_donors = vec![donor];
         let request = self.submit(spec).map_err(cannot)?;

@@ -15,6 +15,7 @@ mod devices;
 mod difference;
 mod federation;
 mod outcome;
+mod requests;
 mod runner;
 
 pub use actual::{Actual, Reason, Reclaimed};

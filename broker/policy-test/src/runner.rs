@@ -8,10 +8,10 @@ use comity_policy::{AskedRequest, Bundle, GivenCluster, GivenLease, Scenario, Wa
 use comity_types::{ClusterId, RequestState};
 
 use crate::actual::{self, Actual};
-use crate::devices;
 use crate::difference::differences;
 use crate::federation::{Federation, Impossible, apply};
 use crate::outcome::{Outcome, Verdict};
+use crate::requests;
 
 /// The clusters have joined this long before the first lease of a scenario.
 const JOINED_BEFORE: Millis = Millis::from_mins(1);
@@ -85,7 +85,8 @@ impl ScenarioRunner {
             match event {
                 Event::Begin(lease) => federation.begin(lease)?,
                 Event::Wait(waiting) => {
-                    let spec = devices::spec(&waiting.request).map_err(|refusal| refusal.to_string())?;
+                    let spec =
+                        requests::spec(&waiting.request, &federation.state).map_err(|refusal| refusal.to_string())?;
                     let submitted = federation.submit(spec);
                     submitted.map_err(|why| format!("a request of {} cannot wait: {why}", waiting.request.tenant))?;
                 }
@@ -116,7 +117,7 @@ fn given_cluster<'s>(scenario: &'s Scenario, name: &str) -> Option<&'s GivenClus
 
 /// Submits the request, plans, and carries the plan out, as the broker does.
 fn request_now(federation: &mut Federation, request: &AskedRequest) -> Result<Actual, Impossible> {
-    let spec = devices::spec(request).map_err(|refusal| refusal.to_string())?;
+    let spec = requests::spec(request, &federation.state).map_err(|refusal| refusal.to_string())?;
     let now = federation.state.log_time;
     let checked = match check_submission(&federation.state, &spec, now) {
         Ok(checked) => checked,

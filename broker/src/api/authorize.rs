@@ -41,6 +41,7 @@ pub enum Rpc {
     CancelRequest,
     ExplainRequest,
     QuoteRequest,
+    ListRequestTemplates,
     GetLease,
     ListLeases,
     ReleaseLease,
@@ -110,6 +111,7 @@ impl Rpc {
             | Self::GetPeering
             | Self::ListPeerings
             | Self::Watch
+            | Self::ListRequestTemplates
             | Self::ExplainRequest => &[Cluster, Member],
             Self::QuoteRequest | Self::ListAuditRecords | Self::GetAuditHead | Self::GetAuditConsistency => &[Member],
             // A cluster submits requests for its own pods, renews the leases that they use, and releases the others.
@@ -153,6 +155,7 @@ impl Rpc {
             Self::CancelRequest => "cancel requests",
             Self::ExplainRequest => "have requests explained",
             Self::QuoteRequest => "get quotes",
+            Self::ListRequestTemplates => "see request templates",
             Self::GetLease | Self::ListLeases => "see leases",
             Self::ReleaseLease => "release leases",
             Self::RenewLease => "renew leases",

@@ -18,6 +18,7 @@ pub mod policy_plan;
 pub mod policy_repository;
 pub mod request;
 pub mod rights;
+pub mod template;
 pub(crate) mod wiring;
 
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Instant, SystemTime};
 
+use comity_audit::NonceKey;
 use comity_core::Actor;
 use comity_core::command::{ApplyPolicy, BeginTerm};
 use comity_core::reply::{Applied, Idempotency, ReplyBody};
@@ -182,7 +183,7 @@ impl TestBroker {
     /// As its task of a leader does first.
     async fn begin_term(&self) -> Millis {
         let outage = self.group.outage().await.unwrap();
-        let command = Command::BeginTerm(BeginTerm { broker: self.id, outage });
+        let command = Command::BeginTerm(BeginTerm { broker: self.id, outage, nonce_key: NonceKey::default() });
         self.group.propose(Proposal::of_leader(self.id, command)).await.unwrap().reply.unwrap();
         outage
     }
@@ -384,7 +385,10 @@ async fn many_proposals_share_fsyncs_and_each_is_answered() {
         let group = broker.group.clone();
         tokio::spawn(async move {
             group
-                .propose(Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(0) })))
+                .propose(Proposal::of_leader(
+                    1,
+                    Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(0), nonce_key: NonceKey::default() }),
+                ))
                 .await
                 .unwrap()
         })

@@ -330,6 +330,7 @@ pub(super) fn never_connected(status: &Status) -> bool {
 #[cfg(test)]
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
+    use comity_audit::NonceKey;
     use comity_core::Command;
     use comity_core::command::BeginTerm;
     use comity_runtime::ca::CertificateAuthority;
@@ -349,8 +350,10 @@ mod tests {
         let peers = Peers::new(1, ca.trust_domain().clone(), tls, Eligibility::without_disk(1));
         let address = MemberAddress { raft: address.clone(), client: address };
         let at = MemberNode { address, incarnation: crate::replication::identity::Incarnation::draw() };
-        let proposal =
-            Proposal::of_leader(1, Command::BeginTerm(BeginTerm { broker: 1, outage: comity_core::Millis(0) }));
+        let proposal = Proposal::of_leader(
+            1,
+            Command::BeginTerm(BeginTerm { broker: 1, outage: comity_core::Millis(0), nonce_key: NonceKey::default() }),
+        );
         let message = ForwardRequest::Propose { proposal, timeout_ms: 1_000 };
         peers.forward(2, &at, &message, Duration::from_secs(5)).await.unwrap_err()
     }

@@ -171,6 +171,10 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             "QuoteRequest",
             gate(requests.quote_request(v1::QuoteRequestRequest { spec: Some(spec()), queue_anyway: true }).await),
         ),
+        (
+            "ListRequestTemplates",
+            gate(requests.list_request_templates(v1::ListRequestTemplatesRequest::default()).await),
+        ),
         ("GetLease", gate(leases.get_lease(v1::GetLeaseRequest { lease: "lease-9".into(), consistency: 0 }).await)),
         ("ListLeases", gate(leases.list_leases(v1::ListLeasesRequest::default()).await)),
         (
@@ -265,7 +269,7 @@ async fn let_through(channel: &BrokerChannel) -> Vec<&'static str> {
     all_calls(channel).await.into_iter().filter(|(_, gate)| gate.is_ok()).map(|(name, _)| name).collect()
 }
 
-const READS: [&str; 10] = [
+const READS: [&str; 11] = [
     "ListClusters",
     "GetCluster",
     "ListOffers",
@@ -276,6 +280,7 @@ const READS: [&str; 10] = [
     "ListLeases",
     "GetPeering",
     "ListPeerings",
+    "ListRequestTemplates",
 ];
 
 fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
@@ -301,6 +306,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "CancelRequest",
         "ExplainRequest",
         "QuoteRequest",
+        "ListRequestTemplates",
         "GetLease",
         "ListLeases",
         "ReleaseLease",

@@ -16,6 +16,7 @@ mod read_spec;
 mod spec_args;
 mod spec_file;
 mod submit;
+mod templates;
 mod wiring_args;
 
 pub use cancel::RequestCancelArgs;
@@ -26,6 +27,7 @@ pub use read_spec::read_spec;
 pub(crate) use spec_args::OUTPUT;
 pub use spec_args::SpecArgs;
 pub use submit::SubmitArgs;
+pub use templates::RequestTemplatesArgs;
 
 use self::ctrl_c::{CtrlC, stopped_waiting};
 use super::completions::known_ids;
@@ -81,6 +83,8 @@ pub enum RequestCommand {
     /// Show for each donor why a request is not placed there, and what would unblock it
     #[command(after_help = EXPLAIN_EXAMPLES)]
     Explain(RequestIdArgs),
+    /// List the request templates that your tenants are offered, for submit and quote with --template
+    Templates(RequestTemplatesArgs),
     /// Print a complete request file, for submit and quote with --file
     Example(RequestExampleArgs),
 }
@@ -141,6 +145,7 @@ impl RequestCommand {
                 followed.into_result()
             }
             Self::Cancel(args) => args.run(session).await,
+            Self::Templates(args) => args.run(session).await,
             Self::Example(args) => args.run(),
             Self::Explain(args) => {
                 let mut client = RequestServiceClient::new(session.channel()?);

@@ -16,7 +16,7 @@ macro_rules! examples {
     };
 }
 
-const POLICY_FILES: [(&str, &str); 18] = examples![
+const POLICY_FILES: [(&str, &str); 19] = examples![
     "agreements/bilateral.yaml",
     "agreements/research-alliance.yaml",
     "classes.yaml",
@@ -33,6 +33,7 @@ const POLICY_FILES: [(&str, &str); 18] = examples![
     "institutions/startup.yaml",
     "priorities.yaml",
     "rules.yaml",
+    "templates.yaml",
     "tenants/others.yaml",
     "tenants/polytechnic.yaml",
 ];

@@ -35,6 +35,14 @@ pub struct QuotaUse {
     pub needs_milli: u64,
     /// What is left after it.
     pub left_milli: u64,
+    /// What may be used now beside what is in use.
+    pub available_milli: u64,
+    /// The cohort with which the quota shares what is idle.
+    pub cohort: Option<String>,
+    /// What is in use above the limit, borrowed of the cohort.
+    pub borrowed_milli: u64,
+    /// What is missing of the limit because others of the cohort use it.
+    pub lent_milli: u64,
 }
 
 impl From<v1::QuotaUse> for QuotaUse {
@@ -52,6 +60,10 @@ impl From<v1::QuotaUse> for QuotaUse {
             used_milli: quota.used_milli,
             needs_milli: quota.needs_milli,
             left_milli: quota.left_milli,
+            available_milli: quota.available_milli,
+            cohort: non_empty(quota.cohort),
+            borrowed_milli: quota.borrowed_milli,
+            lent_milli: quota.lent_milli,
         }
     }
 }
@@ -70,7 +82,7 @@ impl QuotaUse {
 
     /// What a request needs, if it does not fit.
     fn left_text(&self) -> String {
-        if self.used_milli.saturating_add(self.needs_milli) > self.limit_milli {
+        if self.needs_milli > self.available_milli {
             return "does not fit".to_owned();
         }
         format_milli(self.left_milli)
@@ -82,28 +94,37 @@ pub(super) fn quotas_table(quotas: &[QuotaUse]) -> Sheet {
     if quotas.is_empty() {
         return Sheet::default();
     }
+    let has_cohorts = quotas.iter().any(|quota| quota.cohort.is_some());
+    let of_cohort = |quota: &QuotaUse, milli| if quota.cohort.is_some() { format_milli(milli) } else { String::new() };
     let row = |quota: &QuotaUse| {
-        vec![
+        let mut row = vec![
             quota.limits_text(),
             quota.whom_text(),
             format_milli(quota.limit_milli),
             format_milli(quota.used_milli),
+        ];
+        if has_cohorts {
+            row.extend([of_cohort(quota, quota.borrowed_milli), of_cohort(quota, quota.lent_milli)]);
+        }
+        row.extend([
             format_milli(quota.needs_milli),
             quota.left_text(),
             quota.period_end_ms.and_then(format_time).unwrap_or_default(),
             quota.by.clone(),
-        ]
+        ]);
+        row
     };
-    let heads = [
-        Column::prose("quota"),
-        Column::text("for").rank(2),
-        Column::text("limit"),
-        Column::text("used"),
+    let mut heads =
+        vec![Column::prose("quota"), Column::text("for").rank(2), Column::text("limit"), Column::text("used")];
+    if has_cohorts {
+        heads.extend([Column::text("borrowed").rank(4), Column::text("lent").rank(4)]);
+    }
+    heads.extend([
         Column::text("needs"),
         Column::text("left after"),
         Column::text("until").rank(3),
         Column::prose("by").rank(1),
-    ];
+    ]);
     columns(&heads, quotas.iter().map(row).collect(), "")
 }
 
@@ -122,6 +143,7 @@ mod tests {
             used_milli: 480_500,
             needs_milli: 8_000,
             left_milli: 11_500,
+            available_milli: 19_500,
             ..Default::default()
         };
         let gpus = v1::QuotaUse {
@@ -132,6 +154,7 @@ mod tests {
             limit_milli: 4_000,
             used_milli: 3_500,
             needs_milli: 1_000,
+            available_milli: 500,
             ..Default::default()
         };
         let quotas: Vec<QuotaUse> = [hours, gpus].into_iter().map(QuotaUse::from).collect();
@@ -148,5 +171,29 @@ mod tests {
         let json = serde_json::to_value(&quotas[0]).expect("plain data serialises");
         assert_eq!((&json["leftMilli"], &json["institution"]), (&11_500.into(), &serde_json::Value::Null));
         assert_eq!(quotas_table(&[]).to_string(), "");
+    }
+
+    #[test]
+    fn a_quota_of_a_cohort_shows_what_is_borrowed_and_lent() {
+        let quota = |cohort: &str, used_milli, borrowed_milli, available_milli| v1::QuotaUse {
+            cohort: cohort.to_owned(),
+            limit_milli: 4_000,
+            used_milli,
+            borrowed_milli,
+            needs_milli: 2_000,
+            available_milli,
+            left_milli: available_milli - 2_000,
+            ..Default::default()
+        };
+        let shown = |quotas: Vec<v1::QuotaUse>| {
+            let quotas: Vec<QuotaUse> = quotas.into_iter().map(QuotaUse::from).collect();
+            quotas_table(&quotas).to_string()
+        };
+        let table = shown(vec![quota("research", 5_500, 1_500, 3_000), quota("", 1_000, 0, 3_000)]);
+        let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert!(lines[0].contains(&"BORROWED") && lines[0].contains(&"LENT"), "{table}");
+        assert!(lines[1].contains(&"5.5") && lines[1].contains(&"1.5"), "above the limit, and it fits: {table}");
+        assert!(!table.contains("does not fit"), "{table}");
+        assert!(!shown(vec![quota("", 1_000, 0, 3_000)]).contains("BORROWED"));
     }
 }

@@ -1,5 +1,7 @@
 //! Where, when and at which price a request would be served.
 
+mod alternative;
+
 use comity_proto::v1;
 use serde::Serialize;
 
@@ -12,6 +14,8 @@ use super::reclaimed_leases::Reclaims;
 use super::value::{non_empty, non_zero};
 use crate::output::{Answer, Sheet, fields};
 use crate::units::format_milli;
+
+pub use alternative::Alternative;
 
 /// Where, when and at which price a request would be served.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,6 +42,9 @@ pub struct Quote {
     pub price_milli_credits: Option<u64>,
     /// Limits of quotas that it counts against.
     pub quotas: Vec<QuotaUse>,
+    /// Without a placement: request templates from which a request could start sooner.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
     /// A verdict per donor.
     pub donors: Vec<DonorVerdict>,
 }
@@ -55,6 +62,7 @@ impl From<v1::QuoteRequestResponse> for Quote {
             too_late: response.too_late,
             reclaims: response.reclaims.map(Reclaims::from),
             quotas: response.quotas.into_iter().map(QuotaUse::from).collect(),
+            alternatives: response.alternatives.into_iter().map(Alternative::from).collect(),
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
         }
     }
@@ -91,6 +99,7 @@ impl Answer for Quote {
             ("Price", price.unwrap_or_else(|| "-".to_owned())),
         ];
         head.extend(self.reclaims.iter().map(|it| ("Reclaimed", it.summary(now_ms))));
+        head.extend(self.alternatives.iter().map(|it| ("Instead", it.summary(now_ms))));
         let head = fields(&head);
         let head = if self.quotas.is_empty() { head } else { head.gap().then(quotas_table(&self.quotas)) };
         head.gap().then(donors_table(&self.donors))

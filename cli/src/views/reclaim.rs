@@ -33,6 +33,7 @@ impl From<v1::Reclaim> for Reclaim {
             v1::ReclaimReason::PolicyChanged => "policy-changed",
             v1::ReclaimReason::Preempted => "preempted",
             v1::ReclaimReason::Migration => "migration",
+            v1::ReclaimReason::BorrowedQuota => "borrowed-quota",
             v1::ReclaimReason::DeviceFailed => "device-failed",
             v1::ReclaimReason::NodeFailed => "node-failed",
             v1::ReclaimReason::DonorSilent => "donor-silent",

@@ -6,16 +6,18 @@ use serde::Serialize;
 use super::value::{non_empty, non_zero};
 use crate::units::{age, format_duration, format_milli};
 
-/// All leases of one donor that are, or would be, reclaimed for a request.
+/// All leases that are, or would be, reclaimed for a request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Reclaims {
-    /// Donor cluster.
+    /// Donor of the leases; if they return quota, where the request will start.
     pub donor: String,
     /// Whether notice was given; false while it is only planned.
     pub given: bool,
     /// Whether the leases migrate elsewhere, rather than yield to a higher priority.
     pub move_aside: bool,
+    /// Whether the leases yield because they use borrowed quota that the request needs.
+    pub return_quota: bool,
     /// Thousandths of GPUs that they use in total.
     pub gpus_milli: u64,
     /// When the last one ends at the latest; none if all have ended and the donor still cleans up.
@@ -56,6 +58,7 @@ impl From<v1::Reclaims> for Reclaims {
             donor: reclaims.donor,
             given: reclaims.given,
             move_aside: reclaims.move_aside,
+            return_quota: reclaims.return_quota,
             gpus_milli: reclaims.gpus_milli,
             until_ms: non_zero(reclaims.until_ms),
             leases: reclaims.leases.into_iter().map(lease).collect(),
@@ -82,12 +85,13 @@ impl Reclaims {
             None => "ended, cleanup pending".to_owned(),
         };
         let leases: Vec<String> = self.leases.iter().map(ReclaimedLease::summary).collect();
-        format!(
-            "{count} at {} ({} GPUs) {how}, {until}: {}",
-            self.donor,
-            format_milli(self.gpus_milli),
-            leases.join(", ")
-        )
+        let (gpus, leases, donor) = (format_milli(self.gpus_milli), leases.join(", "), &self.donor);
+        if self.return_quota {
+            return format!(
+                "{count} on borrowed quota ({gpus} GPUs) {how}, {until}: {leases}; it starts at {donor} then"
+            );
+        }
+        format!("{count} at {donor} ({gpus} GPUs) {how}, {until}: {leases}")
     }
 }
 
@@ -130,6 +134,9 @@ mod tests {
         let json = serde_json::to_value(&reclaims).expect("plain data serialises");
         assert_eq!((&json["leases"][0]["lease"], &json["untilMs"]), (&"lease-7".into(), &300_000.into()));
         assert!(json["leases"][1]["lease"].is_null(), "{json}");
+        let returned = Reclaims::from(v1::Reclaims { return_quota: true, ..next.clone() }).summary(0);
+        assert!(returned.starts_with("2 leases on borrowed quota (1 GPUs) would be reclaimed"), "{returned}");
+        assert!(returned.ends_with("; it starts at north then"), "{returned}");
         let ended = Reclaims::from(v1::Reclaims { given: true, until_ms: 0, ..next });
         assert!(ended.summary(0).contains("reclaimed, ended, cleanup pending"), "{}", ended.summary(0));
     }

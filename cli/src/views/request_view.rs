@@ -1,4 +1,6 @@
-//! Requests and their states.
+//! Requests and their states, and the templates that requests are made from.
+
+mod template_view;
 
 use comity_proto::v1;
 use comity_types::Delivery;
@@ -10,6 +12,8 @@ use super::spec::{DataNeed, Preemptible, RequestSpec};
 use super::value::{Known, non_empty, non_zero};
 use crate::output::{Answer, Column, Sheet, fields};
 use crate::units::{age, format_cpu, format_duration, format_memory};
+
+pub use template_view::RequestTemplate;
 
 /// State of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -215,6 +219,7 @@ impl Answer for Request {
             ("Lease", self.leases_text().unwrap_or_default()),
             ("Tenant", spec.tenant.clone()),
             ("Origin", spec.origin.clone()),
+            ("Template", spec.template.clone().unwrap_or_default()),
             ("GPUs", spec.gpus_summary()),
             ("Selector", spec.gpus.selector.clone().unwrap_or_default()),
             ("Per GPU", per_gpu(spec.gpus.cpu_milli_per_gpu, spec.gpus.memory_mib_per_gpu)),

@@ -210,6 +210,9 @@ pub struct RequestSpec {
     /// Secret of the target namespace by which pods on the virtual node reach their checkpoints.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub checkpoint_secret: Option<String>,
+    /// Request template that it was made from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub template: Option<String>,
 }
 
 /// Conditions of preemption.
@@ -283,6 +286,7 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
                 same_gpu_type: it.same_gpu_type,
             }),
             checkpoint_secret: non_empty(spec.checkpoint_secret),
+            template: non_empty(spec.template),
         }
     }
 }

@@ -33,7 +33,7 @@ fn the_examples_pass_and_a_pattern_chooses() {
     let dir = examples().display().to_string();
     let passed = run(&["policy", "test", &dir]);
     assert!(passed.status.success(), "{}{}", stdout(&passed), stderr(&passed));
-    assert!(stdout(&passed).starts_with("ok: ") && stdout(&passed).contains(" in 4 files"), "{}", stdout(&passed));
+    assert!(stdout(&passed).starts_with("ok: ") && stdout(&passed).contains(" in 5 files"), "{}", stdout(&passed));
     let some = run(&["policy", "test", &dir, "--run", "URGENT", "-o", "json"]);
     let tested: serde_json::Value = serde_json::from_str(&stdout(&some)).unwrap();
     let scenarios = tested["scenarios"].as_array().unwrap();
@@ -90,7 +90,7 @@ fn a_directory_without_tests_says_what_to_write_and_problems_have_a_place() {
     assert!(text.contains("one.test.yaml:11:") && text.contains("did you mean `expect`?"), "{text}");
     // Tests are no part of the bundle, whatever they say.
     let checked = run(&["policy", "check", &path]);
-    assert!(checked.status.success() && stdout(&checked).contains("37 documents in 18 files"), "{}", stdout(&checked));
+    assert!(checked.status.success() && stdout(&checked).contains("40 documents in 19 files"), "{}", stdout(&checked));
     fs::remove_file(&test).unwrap();
     let none = run(&["policy", "test", &path]);
     assert_eq!(none.status.code(), Some(2));

@@ -126,7 +126,7 @@ pub fn compile(size: Size, rules: &[TwinRule]) -> Result<Bundle> {
 /// Leases that the policy allows one after the other, with their agreements.
 #[must_use]
 pub fn use_of(bundle: &Bundle, size: Size, draw: &mut Random) -> (UsageTable, Vec<(Question, Option<String>)>) {
-    let (mut usage, mut granted) = (UsageTable::default(), Vec::new());
+    let (mut usage, mut granted) = (UsageTable::under(bundle), Vec::new());
     for lease in questions(size, LEASES, draw) {
         let agreement = bundle.may_borrow_under(&lease.facts(lease.in_use(&usage))).map(|name| name.map(str::to_owned));
         if let Ok(agreement) = agreement {

@@ -5,7 +5,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use comity_policy::{
-    Agreement, Bundle, Cluster, Federation, GpuClass, Institution, Kind, PriorityClass, Quota, Rule, Schedule, Tenant,
+    Agreement, Bundle, Cluster, Federation, GpuClass, Institution, Kind, PriorityClass, Quota, QuotaSubject,
+    RequestTemplate, Rule, Schedule, Tenant,
 };
 
 /// Kind and name of a document.
@@ -35,6 +36,7 @@ pub enum DocumentSpec {
     Quota(Quota),
     Agreement(Agreement),
     PriorityClass(PriorityClass),
+    RequestTemplate(Box<RequestTemplate>),
     Schedule(Schedule),
     Rule(Rule),
 }
@@ -64,6 +66,10 @@ impl Documents {
             institutions => Institution, clusters => Cluster, tenants => Tenant, classes => GpuClass, quotas => Quota,
             agreements => Agreement, priorities => PriorityClass, schedules => Schedule, rules => Rule
         );
+        for document in bundle.templates.values() {
+            let spec = DocumentSpec::RequestTemplate(Box::new(document.spec.clone()));
+            add(document.kind, &document.name, spec);
+        }
         Self(all)
     }
 
@@ -94,6 +100,25 @@ impl Documents {
             Some(DocumentSpec::Tenant(tenant)) => Some(&tenant.institution),
             _ => None,
         }
+    }
+
+    /// The institution that a quota limits, or whose tenant it limits.
+    #[must_use]
+    pub fn institution_of_quota<'d>(&'d self, quota: &'d Quota) -> Option<&'d str> {
+        match &quota.subject {
+            QuotaSubject::Institution(name) => Some(name),
+            QuotaSubject::Tenant(tenant) => self.institution_of_tenant(tenant),
+        }
+    }
+
+    /// The quotas of a cohort, by name.
+    pub(crate) fn quotas_of_cohort(&self, cohort: &str) -> impl Iterator<Item = (&str, &Quota)> {
+        self.iter().filter_map(move |(key, spec)| match spec {
+            DocumentSpec::Quota(quota) if quota.cohort.as_ref().is_some_and(|of| of.name == cohort) => {
+                Some((key.name.as_str(), quota))
+            }
+            _ => None,
+        })
     }
 
     /// The federation.

@@ -2,22 +2,24 @@
 //!
 //! | documents | who signs |
 //! |---|---|
-//! | GpuClass, PriorityClass, Schedule, Rule | a maintainer |
+//! | GpuClass, PriorityClass, RequestTemplate, Schedule, Rule | a maintainer |
 //! | Federation | a maintainer; several for a change of maintainers, broker operators, their keys or `signatures` |
 //! | Institution | a maintainer admits and removes it; else the institution, and for its `weight` a maintainer too |
 //! | Cluster, Tenant, Quota | their institution; if they move, both |
+//! | Quota that joins a cohort, or may borrow more there | the institutions of all other members, too |
 //! | Agreement | every institution that it names; one of two alone may narrow or end it, and each may leave it |
 //!
 //! Maintainers sign for an institution that lists no `commitKeys`. A maintainer who removes an institution may remove its
 //! name from the documents of others, too.
 
 mod agreements;
+mod cohorts;
 mod lending;
 
 use std::collections::BTreeSet;
 use std::fmt;
 
-use comity_policy::{Federation, Institution, Kind, QuotaSubject};
+use comity_policy::{Federation, Institution, Kind};
 
 use crate::documents::{DocumentKey, DocumentSpec, Documents};
 use crate::signer::Signer;
@@ -70,6 +72,12 @@ impl Requirement {
 
     fn one(owner: Owner) -> Self {
         Self::all([owner])
+    }
+
+    /// With the signatures of further owners in each alternative.
+    fn and(mut self, owners: &BTreeSet<Owner>) -> Self {
+        self.alternatives.iter_mut().for_each(|alternative| alternative.extend(owners.iter().cloned()));
+        self
     }
 
     fn or(mut self, owner: Owner) -> Self {
@@ -125,9 +133,13 @@ pub fn requirement(
     let (old, new) = (before.get(key), after.get(key));
     match key.kind {
         Kind::Federation => change.of_federation(old, new),
-        Kind::GpuClass | Kind::PriorityClass | Kind::Schedule | Kind::Rule => Requirement::one(Owner::Maintainers(1)),
+        Kind::GpuClass | Kind::PriorityClass | Kind::RequestTemplate | Kind::Schedule | Kind::Rule => {
+            Requirement::one(Owner::Maintainers(1))
+        }
         Kind::Institution => change.of_institution(&key.name, old, new),
-        Kind::Cluster | Kind::Tenant | Kind::Quota => change.of_possession(old, new),
+        Kind::Cluster => change.of_possession(old, new),
+        Kind::Tenant => change.of_possession(old, new).and(&change.peers_of_moved_tenant(&key.name, old, new)),
+        Kind::Quota => change.of_possession(old, new).and(&change.peers_of_quota(&key.name, old, new)),
         Kind::Agreement => change.of_agreement(old, new),
     }
 }
@@ -209,10 +221,7 @@ impl Change<'_> {
         let owner_of = |spec: &DocumentSpec, documents: &Documents| match spec {
             DocumentSpec::Cluster(cluster) => Some(cluster.institution.clone()),
             DocumentSpec::Tenant(tenant) => Some(tenant.institution.clone()),
-            DocumentSpec::Quota(quota) => match &quota.subject {
-                QuotaSubject::Institution(name) => Some(name.clone()),
-                QuotaSubject::Tenant(tenant) => documents.institution_of_tenant(tenant).map(str::to_owned),
-            },
+            DocumentSpec::Quota(quota) => documents.institution_of_quota(quota).map(str::to_owned),
             _ => None,
         };
         let had = old.and_then(|old| owner_of(old, self.before));

@@ -1,6 +1,7 @@
 //! Decides whether a tenant may borrow: first permissions and sizes, then limits on the GPUs in use.
 
 use super::citations::Citations;
+use super::cohort_standing::CohortStanding;
 use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
 use super::find_agreement::find_agreement;
 use super::gpu_time::check_gpu_time;
@@ -266,8 +267,15 @@ fn check_quotas(
     };
     for quota in quotas.filter(is_in_force) {
         check_quota(facts, quota)?;
+        let borrows = check_concurrent_of_all(bundle, facts, quota)?;
+        if !facts.user.is_empty() {
+            check_concurrent(facts, quota, true)?;
+        }
         check_gpu_hours(bundle, facts, quota)?;
         citations.push(|| quota.cite(quota.spec.first_limit()));
+        if borrows {
+            citations.push(|| quota.cite("cohort"));
+        }
     }
     Ok(())
 }
@@ -290,8 +298,15 @@ fn check_quota(facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<
         let limit = format!("quota `{name}` allows leases");
         return deny_duration(facts, &limit, max_ms, quota.cite("maxLeaseDuration"));
     }
-    check_concurrent(facts, quota, false)?;
-    if facts.user.is_empty() { Ok(()) } else { check_concurrent(facts, quota, true) }
+    Ok(())
+}
+
+/// Checks the GPUs of the subject at a time. Returns whether the lease borrows of the quota's cohort.
+fn check_concurrent_of_all(bundle: &Bundle, facts: &BorrowFacts<'_>, quota: &Document<Quota>) -> CheckResult<bool> {
+    match CohortStanding::of(bundle, facts, quota) {
+        Some(standing) => standing.check(facts, quota),
+        None => check_concurrent(facts, quota, false).map(|()| false),
+    }
 }
 
 /// Checks the GPUs borrowed at a time: of the subject, or of the user alone.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::cohort_standing::CohortStanding;
 use super::gpu_time::Limit;
 use super::{BorrowFacts, milli_of};
 use crate::amounts::GPU_HOUR;
@@ -33,13 +34,37 @@ pub struct QuotaUse {
     pub used_milli: u64,
     /// What the lease needs; rounded up.
     pub needs_milli: u64,
+    /// The quota's part in its cohort; `None` without one.
+    pub cohort: Option<CohortShare>,
+}
+
+/// What a quota has of its cohort, and the cohort of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CohortShare {
+    /// The cohort.
+    pub cohort: String,
+    /// What is in use above the quota, in thousandths of GPUs.
+    pub borrowed_milli: u64,
+    /// What is missing of the quota because other members use it.
+    pub lent_milli: u64,
+    /// What may be used now beside what is in use, with what may be borrowed.
+    pub available_milli: u64,
 }
 
 impl QuotaUse {
+    /// What may be used now beside what is in use.
+    #[must_use]
+    pub const fn available_milli(&self) -> u64 {
+        match &self.cohort {
+            Some(cohort) => cohort.available_milli,
+            None => self.limit_milli.saturating_sub(self.used_milli),
+        }
+    }
+
     /// What is left after the lease.
     #[must_use]
     pub const fn left_milli(&self) -> u64 {
-        self.limit_milli.saturating_sub(self.used_milli).saturating_sub(self.needs_milli)
+        self.available_milli().saturating_sub(self.needs_milli)
     }
 }
 
@@ -60,28 +85,36 @@ impl Bundle {
         let uses = covering.filter(is_in_force).flat_map(|quota| {
             let mut uses: Vec<QuotaUse> = Vec::new();
             for per_user in [false, true].into_iter().filter(|per_user| !(*per_user && facts.user.is_empty())) {
-                uses.extend(concurrent(quota, facts, per_user));
+                uses.extend(self.concurrent(quota, facts, per_user));
                 uses.extend(Limit::of(self, quota, per_user).into_iter().flat_map(|limit| hours(limit, facts)));
             }
             uses
         });
         uses.take(MAX_SHOWN).collect()
     }
-}
 
-fn concurrent(quota: &Document<Quota>, facts: &BorrowFacts<'_>, per_user: bool) -> Option<QuotaUse> {
-    let (limit_milli, field) = quota.spec.max_concurrent_of(per_user)?;
-    let in_use = facts.in_use.of_quota(&quota.spec.subject, per_user);
-    Some(QuotaUse {
-        by: quota.cite(field),
-        subject: quota.spec.subject.clone(),
-        per_user,
-        classes: quota.spec.classes.clone(),
-        period: None,
-        limit_milli,
-        used_milli: milli_of(in_use, |class| quota.spec.covers_class(class)),
-        needs_milli: facts.gpus_milli,
-    })
+    /// The limit on GPUs at a time.
+    fn concurrent(&self, quota: &Document<Quota>, facts: &BorrowFacts<'_>, per_user: bool) -> Option<QuotaUse> {
+        let (limit_milli, field) = quota.spec.max_concurrent_of(per_user)?;
+        let in_use = facts.in_use.of_quota(&quota.spec.subject, per_user);
+        let standing = if per_user { None } else { CohortStanding::of(self, facts, quota) };
+        Some(QuotaUse {
+            by: quota.cite(field),
+            subject: quota.spec.subject.clone(),
+            per_user,
+            classes: quota.spec.classes.clone(),
+            period: None,
+            limit_milli,
+            used_milli: milli_of(in_use, |class| quota.spec.covers_class(class)),
+            needs_milli: facts.gpus_milli,
+            cohort: standing.map(|standing| CohortShare {
+                cohort: standing.cohort.name.clone(),
+                borrowed_milli: standing.borrowed_milli(),
+                lent_milli: standing.lent_milli(),
+                available_milli: standing.available_milli(),
+            }),
+        })
+    }
 }
 
 /// The present period, and the next ones that the lease touches.
@@ -100,6 +133,7 @@ fn hours(limit: Limit<'_>, facts: &BorrowFacts<'_>) -> Vec<QuotaUse> {
         limit_milli: limit.hours.limit_milli,
         used_milli: hours_milli(booked.map_or(0, |table| table.get(limit.key(facts.user), span.start_ms))),
         needs_milli: hours_milli(booking.time_in(span)),
+        cohort: None,
     });
     uses.collect()
 }

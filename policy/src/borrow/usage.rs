@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::InUse;
+use super::cohort_use::{CohortUse, Counting};
+use super::{InUse, milli_of};
+use crate::bundle::Bundle;
+use crate::documents::QuotaSubject;
 
 /// A lease, as limits count it. Class, institution and agreement are those at the time of the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +55,17 @@ pub struct UsageTable {
     by_institution_user: BTreeMap<String, BTreeMap<String, ByClass>>,
     by_donor: BTreeMap<String, DonorUse>,
     by_agreement: BTreeMap<String, u64>,
+    #[serde(skip)]
+    cohorts: CohortUse,
 }
 
 impl UsageTable {
+    /// No leases, and the cohorts of a bundle to count them in.
+    #[must_use]
+    pub fn under(bundle: &Bundle) -> Self {
+        Self { cohorts: CohortUse::of(bundle), ..Self::default() }
+    }
+
     /// Adds a lease to the sums.
     pub fn add(&mut self, lease: &LeaseUse<'_>) {
         let milli = lease.gpus_milli;
@@ -64,6 +75,7 @@ impl UsageTable {
             update(&mut self.by_institution, lease.institution, add_to_class);
             update(&mut self.by_tenant_user, lease.tenant, |users| update(users, lease.user, add_to_class));
             update(&mut self.by_institution_user, lease.institution, |users| update(users, lease.user, add_to_class));
+            self.count_in_cohorts(lease, Counting::Begins);
         }
         update(&mut self.by_donor, lease.donor, |donor: &mut DonorUse| {
             update(&mut donor.by_tenant, lease.tenant, add_to_class);
@@ -82,6 +94,7 @@ impl UsageTable {
             subtract_in_class(&mut self.by_institution, lease.institution, lease.class, milli);
             subtract_below(&mut self.by_tenant_user, lease.tenant, lease.user, lease.class, milli);
             subtract_below(&mut self.by_institution_user, lease.institution, lease.user, lease.class, milli);
+            self.count_in_cohorts(lease, Counting::Ceases);
         }
         if let Some(donor) = self.by_donor.get_mut(lease.donor) {
             subtract_in_class(&mut donor.by_tenant, lease.tenant, lease.class, milli);
@@ -92,6 +105,29 @@ impl UsageTable {
         }
         if let Some(agreement) = lease.agreement {
             subtract_milli(&mut self.by_agreement, agreement, milli);
+        }
+    }
+
+    /// What a quota on `subject` counts, by class.
+    pub(super) fn by_class_of(&self, subject: &QuotaSubject) -> Option<&ByClass> {
+        match subject {
+            QuotaSubject::Tenant(tenant) => self.by_tenant.get(tenant),
+            QuotaSubject::Institution(institution) => self.by_institution.get(institution),
+        }
+    }
+
+    /// Counts a lease in the cohorts of its tenant and institution, whose sums have it or have it no more.
+    fn count_in_cohorts(&mut self, lease: &LeaseUse<'_>, counting: Counting) {
+        let Some(index) = self.cohorts.index() else { return };
+        let sums = [
+            (self.by_tenant.get(lease.tenant), index.of_tenant(lease.tenant).collect::<Vec<_>>()),
+            (self.by_institution.get(lease.institution), index.of_institution(lease.institution).collect()),
+        ];
+        for (by_class, members) in sums {
+            for member in members.into_iter().filter(|member| member.covers_class(lease.class)) {
+                let used_milli = milli_of(by_class, |class| member.covers_class(class));
+                self.cohorts.account(member, counting, lease.gpus_milli, used_milli);
+            }
         }
     }
 
@@ -107,6 +143,7 @@ impl UsageTable {
             by_institution: self.by_institution.get(institution),
             by_tenant_user: of_user(&self.by_tenant_user, tenant),
             by_institution_user: of_user(&self.by_institution_user, institution),
+            cohorts: Some(&self.cohorts),
             lent_by_donor: self.by_donor.get(donor),
             lent_under_agreement: Some(&self.by_agreement),
             gpu_time: None,

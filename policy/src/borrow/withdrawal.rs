@@ -86,7 +86,12 @@ impl Bundle {
             Kind::GpuClass => self.classes.get(name).map(|class| class.spec.on_withdrawal),
             Kind::Agreement => self.agreements.get(name).map(|agreement| agreement.spec.on_withdrawal),
             Kind::Rule => self.rules.get(name).map(|rule| rule.spec.on_withdrawal),
-            Kind::Federation | Kind::Institution | Kind::Quota | Kind::PriorityClass | Kind::Schedule => None,
+            Kind::Federation
+            | Kind::Institution
+            | Kind::Quota
+            | Kind::PriorityClass
+            | Kind::RequestTemplate
+            | Kind::Schedule => None,
         }
     }
 

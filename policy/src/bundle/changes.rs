@@ -104,6 +104,9 @@ impl Bundle {
                 Kind::PriorityClass => {
                     compare(before.into_iter().flat_map(|it| it.priorities.values()), self.priorities.values())
                 }
+                Kind::RequestTemplate => {
+                    compare(before.into_iter().flat_map(|it| it.templates.values()), self.templates.values())
+                }
                 Kind::Schedule => {
                     compare(before.into_iter().flat_map(|it| it.schedules.values()), self.schedules.values())
                 }

@@ -21,6 +21,7 @@ impl Bundle {
             Kind::Quota => names(&self.quotas),
             Kind::Agreement => names(&self.agreements),
             Kind::PriorityClass => names(&self.priorities),
+            Kind::RequestTemplate => names(&self.templates),
             Kind::Schedule => names(&self.schedules),
             Kind::Rule => names(&self.rules),
         }
@@ -44,6 +45,7 @@ impl Bundle {
             Kind::Quota => cite(&self.quotas, name, field),
             Kind::Agreement => cite(&self.agreements, name, field),
             Kind::PriorityClass => cite(&self.priorities, name, field),
+            Kind::RequestTemplate => cite(&self.templates, name, field),
             Kind::Schedule => cite(&self.schedules, name, field),
             Kind::Rule => cite(&self.rules, name, field),
         }
@@ -75,6 +77,7 @@ impl Bundle {
             Kind::Quota => fields(&self.quotas, name),
             Kind::Agreement => fields(&self.agreements, name),
             Kind::PriorityClass => fields(&self.priorities, name),
+            Kind::RequestTemplate => fields(&self.templates, name),
             Kind::Schedule => fields(&self.schedules, name),
             Kind::Rule => fields(&self.rules, name),
         }

@@ -1,6 +1,8 @@
 //! Checks documents against each other: references, owners, trust domains, keys and defaults.
 
+mod cohort_members;
 mod commit_keys;
+mod request_templates;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,8 +22,10 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     check_trust_domains(draft, problems);
     check_signing_keys(draft, problems);
     commit_keys::check(draft, problems);
+    cohort_members::check(draft, problems);
     check_default_priority(draft, problems);
     check_number_of_rules(draft, problems);
+    request_templates::check(draft, problems);
 }
 
 pub(super) fn report_missing_federation(problems: &mut Problems<'_>) {

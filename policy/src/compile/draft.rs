@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::documents::{
-    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, Rule, Schedule, Tenant,
+    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, RequestTemplate, Rule,
+    Schedule, Tenant,
 };
 use crate::kind::Kind;
 use crate::problem::Place;
@@ -24,6 +25,7 @@ pub(crate) struct Draft {
     pub(crate) quotas: BTreeMap<String, Document<Quota>>,
     pub(crate) agreements: BTreeMap<String, Document<Agreement>>,
     pub(crate) priorities: BTreeMap<String, Document<PriorityClass>>,
+    pub(crate) templates: BTreeMap<String, Document<RequestTemplate>>,
     pub(crate) schedules: BTreeMap<String, Document<Schedule>>,
     pub(crate) rules: BTreeMap<String, Document<Rule>>,
     pub(crate) references: Vec<Reference>,

@@ -83,6 +83,10 @@ fn read_header_and_spec(node: &Node, draft: &mut Draft, reader: &mut FieldReader
             let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.priorities, read);
         }
+        Kind::RequestTemplate => {
+            let read = read_spec(spec, name, place, draft, reader);
+            insert_first(&mut draft.templates, read);
+        }
         Kind::Schedule => {
             let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.schedules, read);

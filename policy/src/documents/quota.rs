@@ -4,10 +4,15 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+use self::cohort_membership::WrittenMembership;
 use super::{GpuHours, PerUser, ReclaimLimit, Spec, When};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields, Target};
+
+pub use cohort_membership::CohortMembership;
+
+mod cohort_membership;
 
 /// Limits on one tenant or institution. Every quota that covers a request applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -19,6 +24,8 @@ pub struct Quota {
     pub classes: BTreeSet<String>,
     /// `maxConcurrentGpus`: most GPUs borrowed at a time, in milli-GPU.
     pub max_concurrent_gpus_milli: Option<u64>,
+    /// `cohort`, `borrowingLimit` and `lendingLimit`: `maxConcurrentGpus` is then its nominal quota.
+    pub cohort: Option<CohortMembership>,
     /// `gpuHours`: most GPU-time in a calendar period.
     pub gpu_hours: Option<GpuHours>,
     /// `perUser`: limits on each user.
@@ -59,6 +66,18 @@ impl Quota {
         } else {
             Some((self.max_concurrent_gpus_milli?, "maxConcurrentGpus"))
         }
+    }
+
+    /// The most GPUs at a time that it ever allows, in milli-GPU: with what it may borrow of its cohort.
+    pub(crate) fn most_concurrent_milli(&self) -> u64 {
+        let borrows = self.cohort.as_ref().map_or(0, |cohort| cohort.borrowing_limit_milli.unwrap_or(u64::MAX));
+        self.max_concurrent_gpus_milli.unwrap_or(u64::MAX).saturating_add(borrows)
+    }
+
+    /// What it lends to its cohort while it does not use it itself, in milli-GPU; 0 without a cohort.
+    pub(crate) fn lends_milli(&self) -> u64 {
+        let nominal = self.max_concurrent_gpus_milli.unwrap_or(0);
+        self.cohort.as_ref().map_or(0, |cohort| cohort.lending_limit_milli.unwrap_or(nominal).min(nominal))
     }
 
     /// The limit on GPU-time: on all together, or on each user.
@@ -127,6 +146,7 @@ impl Spec for Quota {
         let longest = fields.optional("maxLeaseDuration", reader);
         let idle = fields.optional("idleRelease", reader);
         let reclaims = fields.optional("maxReclaims", reader);
+        let membership = WrittenMembership::open(fields, reader);
         let limits = [concurrent, hours, per_user, per_request, longest, idle, reclaims];
         if limits.iter().all(Option::is_none) {
             let message = format!("{} limits nothing", reader.label);
@@ -149,7 +169,13 @@ impl Spec for Quota {
             let remedy = "put it into a Quota of its own: a schedule varies the limits on the GPUs of new leases only";
             reader.problems.at(place, ProblemCode::Contradiction, message, remedy);
         }
-        let concurrent = concurrent.and_then(|(path, node)| reader.gpus_milli(&path, node));
+        if let (Some(when), Some(place)) = (&when, membership.place()) {
+            let message = format!("{} is in a cohort, but the quota has `{}`", reader.label, when.field());
+            let remedy = "remove one of them: what a quota lends and borrows holds always";
+            reader.problems.at(place, ProblemCode::Contradiction, message, remedy);
+        }
+        let nominal = concurrent.map(|(path, node)| reader.gpus_milli(&path, node));
+        let cohort = membership.read(nominal, reader);
         let hours = hours.and_then(|(path, node)| GpuHours::read(&path, node, reader));
         let per_request = per_request.and_then(|(path, node)| reader.positive_gpus_milli(&path, node));
         let longest = longest.and_then(|(path, node)| reader.positive_duration_ms(&path, node));
@@ -158,7 +184,8 @@ impl Spec for Quota {
         Some(Self {
             subject: tenant.map(QuotaSubject::Tenant).or(institution.map(QuotaSubject::Institution))?,
             classes: classes.unwrap_or_default(),
-            max_concurrent_gpus_milli: concurrent,
+            max_concurrent_gpus_milli: nominal.flatten(),
+            cohort,
             gpu_hours: hours,
             per_user: per_user.map(|(.., read)| read),
             max_gpus_per_request_milli: per_request,

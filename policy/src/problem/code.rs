@@ -74,8 +74,12 @@ pub enum ProblemCode {
     ClassWithoutDevices,
     /// Warning: an agreement lasts less than the default lease term.
     AgreementTooShort,
+    /// Warning: a quota is alone in its cohort, so that it neither lends nor borrows.
+    CohortOfOne,
     /// Warning: no rule lets a tenant borrow anything.
     BorrowsNothing,
+    /// Warning: nobody who is offered a request template may request its class.
+    TemplateOfNoUse,
 }
 
 impl ProblemCode {
@@ -116,7 +120,9 @@ impl ProblemCode {
             Self::LimitOfNoUse => "limit-of-no-use",
             Self::ClassWithoutDevices => "class-without-devices",
             Self::AgreementTooShort => "agreement-too-short",
+            Self::CohortOfOne => "cohort-of-one",
             Self::BorrowsNothing => "borrows-nothing",
+            Self::TemplateOfNoUse => "template-of-no-use",
         }
     }
 
@@ -131,7 +137,9 @@ impl ProblemCode {
                 | Self::LimitOfNoUse
                 | Self::ClassWithoutDevices
                 | Self::AgreementTooShort
+                | Self::CohortOfOne
                 | Self::BorrowsNothing
+                | Self::TemplateOfNoUse
         )
     }
 }

@@ -216,6 +216,13 @@ impl<'c, 's> FieldReader<'c, 's> {
         Some(text)
     }
 
+    /// Text of a form that the caller checks, and that YAML may read as a number.
+    pub(crate) fn number_of_form<'n>(&mut self, path: &str, node: &'n Node, pattern: &'static str) -> Option<&'n str> {
+        let text = self.scalar(path, node)?;
+        self.note(path, || Shape::NumberOrPattern(pattern));
+        Some(text)
+    }
+
     /// A name: an RFC 1123 label.
     pub(crate) fn name(&mut self, path: &str, node: &Node) -> Option<String> {
         let text = self.scalar(path, node)?;

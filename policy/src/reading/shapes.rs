@@ -28,6 +28,8 @@ pub(crate) enum Shape {
     Credits,
     Date,
     Quantity,
+    /// A number, or text that matches this regular expression.
+    NumberOrPattern(&'static str),
     /// Text that matches this regular expression.
     Pattern(&'static str),
 }

@@ -4,14 +4,13 @@ use std::collections::BTreeSet;
 
 use comity_types::Delivery;
 
+use crate::amounts::WHOLE_MILLI;
 use crate::documents::DELIVERIES;
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields, Target};
 use crate::reading::yaml::Node;
 
-/// Thousandths of one GPU.
-const WHOLE_MILLI: u64 = 1_000;
 /// Most GPUs of one request in a scenario; the federation's limit is what scenarios test.
 const MAX_GPUS: u64 = 100_000;
 
@@ -22,22 +21,22 @@ pub struct AskedRequest {
     pub tenant: String,
     /// `origin`: the cluster that it comes from.
     pub origin: String,
-    /// `class`; `None` if `selector` is set.
+    /// `template`: a RequestTemplate that sets the fields which are not set here.
+    pub template: Option<String>,
+    /// `class`; `None` if `selector` is set, or the template sets it.
     pub class: Option<String>,
     /// `selector`: CEL over `device`.
     pub selector: Option<String>,
-    /// Number of shares.
-    pub count: u32,
-    /// Share of each GPU.
-    pub share: AskedShare,
+    /// `gpus`: number of shares, and the share of each GPU; `None` if the template sets them.
+    pub gpus: Option<(u32, AskedShare)>,
     /// `sameNode`: all on one node.
     pub same_node: bool,
     /// `wholeNode`: whole nodes only.
     pub whole_node: bool,
     /// `duration`, in milliseconds; 0 for the federation's default.
     pub duration_ms: u64,
-    /// `delivery`; `namespace` by default.
-    pub delivery: Delivery,
+    /// `delivery`; `None` for the template's, or else `namespace`.
+    pub delivery: Option<Delivery>,
     /// `priority`: a PriorityClass.
     pub priority: Option<String>,
     /// `preemptible`.
@@ -82,13 +81,18 @@ impl AskedRequest {
         let origin = fields
             .required("origin", reader)
             .and_then(|(path, node)| reader.reference(&path, node, Target::EnrolledCluster));
+        let template = fields
+            .optional("template", reader)
+            .map(|(path, node)| reader.reference(&path, node, Target::Document(Kind::RequestTemplate)));
         let class_field = fields.optional("class", reader);
         let selector_field = fields.optional("selector", reader);
         match (&class_field, &selector_field) {
+            (None, None) if template.is_some() => {}
             (None, None) => {
                 let message = format!("a request of {} names no GPUs", reader.label);
                 let place = fields.place();
-                reader.problems.at(place, ProblemCode::MissingField, message, "add `class:` or `selector:` here");
+                let remedy = "add `class:`, `selector:` or `template:` here";
+                reader.problems.at(place, ProblemCode::MissingField, message, remedy);
             }
             (Some(_), Some((path, node))) => {
                 let message = format!("`{path}` of {} is beside a `class`", reader.label);
@@ -96,11 +100,17 @@ impl AskedRequest {
             }
             _ => {}
         }
-        let is_named = class_field.is_some() || selector_field.is_some();
+        let is_named = class_field.is_some() || selector_field.is_some() || template.is_some();
         let class =
             class_field.and_then(|(path, node)| reader.reference(&path, node, Target::Document(Kind::GpuClass)));
         let selector = selector_field.and_then(|(path, node)| reader.text(&path, node));
-        let gpus = fields.required("gpus", reader).and_then(|(path, node)| read_gpus(&path, node, reader));
+        let gpus_field = fields.optional("gpus", reader);
+        if gpus_field.is_none() && template.is_none() {
+            let message = format!("a request of {} does not say how many `gpus`", reader.label);
+            reader.problems.at(fields.place(), ProblemCode::MissingField, message, "add `gpus:` here");
+            return None;
+        }
+        let gpus = gpus_field.map(|(path, node)| read_gpus(&path, node, reader));
         let same_node = fields.optional("sameNode", reader).and_then(|(path, node)| reader.boolean(&path, node));
         let whole_node = fields.optional("wholeNode", reader).and_then(|(path, node)| reader.boolean(&path, node));
         let duration = fields.optional("duration", reader).and_then(|(path, node)| reader.duration_ms(&path, node));
@@ -113,21 +123,28 @@ impl AskedRequest {
             fields.optional("preemptible", reader).and_then(|(path, node)| read_preemption(&path, node, reader));
         let donors = read_donors("donors", fields, reader);
         let not_donors = read_donors("notDonors", fields, reader);
-        let (count, share) = gpus?;
+        let gpus = match gpus {
+            Some(read) => Some(read?),
+            None => None,
+        };
+        let template = match template {
+            Some(read) => Some(read?),
+            None => None,
+        };
         if !is_named {
             return None;
         }
         Some(Self {
             tenant: tenant?,
             origin: origin?,
+            template,
             class,
             selector,
-            count,
-            share,
+            gpus,
             same_node: same_node.unwrap_or(false),
             whole_node: whole_node.unwrap_or(false),
             duration_ms: duration.unwrap_or(0),
-            delivery: delivery.unwrap_or(Delivery::Namespace),
+            delivery,
             priority,
             preemptible,
             donors,

@@ -54,7 +54,7 @@ fn the_examples_are_a_federation_of_five_institutions() {
     assert_eq!(bundle.federation.spec.trust_domain, "comity.example");
     assert_eq!(bundle.institution_of_cluster("ncc-main"), Some("national-centre"));
     assert_eq!(bundle.hash.len(), 64);
-    assert_eq!(bundle.document_count(), 37);
+    assert_eq!(bundle.document_count(), 40);
     assert_eq!(bundle.default_priority(), Some("normal"));
     assert_eq!(bundle.reclaim_grace_ms("ncc-main"), HOUR / 2);
     for class in ["frontier", "midrange", "teaching"] {

@@ -111,6 +111,7 @@ const HELD: HeldLease<'static> = HeldLease {
             by_institution: None,
             by_tenant_user: None,
             by_institution_user: None,
+            cohorts: None,
             lent_by_donor: None,
             lent_under_agreement: None,
             gpu_time: None,

@@ -46,6 +46,8 @@ pub struct AuditRecord {
     /// The documents and lines behind it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<Citation>,
+    /// Random text ([`NonceKey`](crate::NonceKey)): without it, a hash confirms no guess of the other fields.
+    pub nonce: String,
     /// Hash of the record before it; zeros for the first.
     pub previous: Hash,
 }

@@ -131,6 +131,7 @@ mod tests {
                 institutions: vec!["polytechnic".to_owned()],
                 policy: "c0ffee".to_owned(),
                 reasons: Vec::new(),
+                nonce: String::new(),
                 previous: head.last(),
             };
             let sealed = record.seal().expect("JSON");

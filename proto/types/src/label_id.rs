@@ -138,6 +138,9 @@ label_id!(
     /// A priority class.
     PriorityName, "priority class", "a priority class");
 label_id!(
+    /// A request template.
+    TemplateName, "request template", "a request template");
+label_id!(
     /// A node of an offer. The donor's agent hashes the host name, so any label is valid.
     NodeId, "node", "a node");
 

@@ -27,7 +27,7 @@ pub use end_reason::EndReason;
 pub use failure_code::{DONOR_REFUSED, LOCAL_POLICY};
 pub use fencing_step::MAX_FENCING_TOKEN_STEP;
 pub use invalid_id::{InvalidId, shorten};
-pub use label_id::{ClassName, ClusterId, InstitutionId, NodeId, PriorityName, TenantId};
+pub use label_id::{ClassName, ClusterId, InstitutionId, NodeId, PriorityName, TemplateName, TenantId};
 pub use lease_state::LeaseState;
 pub use lease_treatment::LeaseTreatment;
 pub use number_id::{LeaseId, PeeringId, RequestId, namespace_name};

@@ -24,6 +24,8 @@ pub enum ReclaimReason {
     Preempted,
     /// The lease moves, so that a waiting request fits.
     Migration,
+    /// It is on borrowed quota that its owner needs.
+    BorrowedQuota,
     /// One of its devices failed.
     DeviceFailed,
     /// One of its nodes is gone, does not answer or failed too often.
@@ -43,6 +45,7 @@ impl ReclaimReason {
             Self::PolicyChanged => "policy-changed",
             Self::Preempted => "preempted",
             Self::Migration => "migration",
+            Self::BorrowedQuota => "borrowed-quota",
             Self::DeviceFailed => "device-failed",
             Self::NodeFailed => "node-failed",
             Self::DonorSilent => "donor-silent",
@@ -57,6 +60,7 @@ impl ReclaimReason {
             v1::ReclaimReason::PolicyChanged => Self::PolicyChanged,
             v1::ReclaimReason::Preempted => Self::Preempted,
             v1::ReclaimReason::Migration => Self::Migration,
+            v1::ReclaimReason::BorrowedQuota => Self::BorrowedQuota,
             v1::ReclaimReason::DeviceFailed => Self::DeviceFailed,
             v1::ReclaimReason::NodeFailed => Self::NodeFailed,
             v1::ReclaimReason::DonorSilent => Self::DonorSilent,

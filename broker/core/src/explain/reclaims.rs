@@ -6,7 +6,7 @@ use comity_types::{ClusterId, LeaseId, LeaseState, PriorityName, RequestId};
 
 use crate::explain::answer::Explanation;
 use crate::feasibility::obstacles::never_fits::ones;
-use crate::feasibility::reclaim_checks::preemption::departing_leases;
+use crate::feasibility::reclaim_checks::preemption::reclaimed_for;
 use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::{Millis, Timestamp};
@@ -15,15 +15,17 @@ use crate::scheduler::reserve::end_if_reclaimed;
 use crate::state::State;
 use crate::state::notice::notice;
 
-/// Leases at one donor whose reclaim makes room for a request. A request has leases reclaimed at one donor at a time.
+/// Leases whose reclaim lets a request start at one donor: they are there, or use borrowed quota anywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reclaims {
-    /// The donor of all leases.
+    /// The donor of all leases; if they return quota, the one where the request will start.
     pub donor: ClusterId,
     /// Whether notice has been given; otherwise the reclaims are only planned.
     pub given: bool,
     /// Whether the leases move to another place, rather than yield to a higher priority.
     pub move_aside: bool,
+    /// Whether the leases use borrowed quota that the request needs.
+    pub return_quota: bool,
     /// The leases, by id; never empty.
     pub leases: Vec<ReclaimedLease>,
 }
@@ -55,10 +57,8 @@ enum Stage {
 impl Reclaims {
     /// Reclaims in progress for the waiting request `id`.
     pub(crate) fn given(state: &State, id: RequestId) -> Option<Self> {
-        let donor = state.requests.get(&id)?.room_at.as_ref()?;
-        let is_for_request =
-            |lease: &Lease| lease.reclaim.as_ref().is_some_and(|it| it.reason.for_request() == Some(id));
-        let leases = departing_leases(state, donor).filter(|(_, lease)| is_for_request(lease));
+        state.requests.get(&id)?.room_at.as_ref()?;
+        let leases = reclaimed_for(state, id);
         let reason = |lease: &Lease| lease.reclaim.as_ref().map(|it| it.reason.clone());
         let leases: Vec<(LeaseId, &Lease, ReclaimReason)> =
             leases.filter_map(|(id, lease)| Some((id, lease, reason(lease)?))).collect();
@@ -75,7 +75,10 @@ impl Reclaims {
     fn of(state: &State, stage: Stage, mut leases: Vec<(LeaseId, &Lease, ReclaimReason)>) -> Option<Self> {
         leases.sort_by_key(|(id, ..)| *id);
         let (_, first, reason) = leases.first()?;
-        let donor = first.placement.donor.clone();
+        let (donor, return_quota) = match reason {
+            ReclaimReason::BorrowedQuota { at, .. } => (at.clone(), true),
+            _ => (first.placement.donor.clone(), false),
+        };
         let move_aside = matches!(reason, ReclaimReason::Migration { .. });
         let given = stage == Stage::Given;
         let told = |(id, lease, reason): &(LeaseId, &Lease, ReclaimReason)| {
@@ -93,7 +96,7 @@ impl Reclaims {
                 },
             }
         };
-        Some(Self { donor, given, move_aside, leases: leases.iter().map(told).collect() })
+        Some(Self { donor, given, move_aside, return_quota, leases: leases.iter().map(told).collect() })
     }
 
     /// The latest end of all leases; `None` if all have ended.
@@ -111,14 +114,20 @@ impl Reclaims {
     /// Adds the reclaims to the summary and to the donor's answer.
     pub(crate) fn add_to(&self, explanation: &mut Explanation) {
         let (what, donor, until) = (self.leases_text(), &self.donor, self.end_text());
-        let how = if self.move_aside { "to move aside" } else { "to yield to it" };
+        let how = match (self.move_aside, self.return_quota) {
+            (true, _) => "to move aside",
+            (_, true) => "to return quota that it needs",
+            (_, false) => "to yield to it",
+        };
+        let place = if self.return_quota { String::new() } else { format!(" at {donor}") };
         let (summary, unblock) = if self.given {
-            let waits = format!("{what} at {donor}, reclaimed {how}");
+            let waits = format!("{what}{place}, reclaimed {how}");
             (format!("it waits for {waits}: {until}"), format!("{what} are being reclaimed for it: {until}"))
         } else {
             let notice = self.leases.iter().map(|lease| lease.notice).max().unwrap_or_default();
             let would = format!("{what} would be reclaimed {how}, with {} of notice", span(notice));
-            (format!("it starts by room that is made at {donor}: {would}; {until}"), format!("{would}: {until}"))
+            let starts = if self.return_quota { "it starts" } else { "it starts by room that is made" };
+            (format!("{starts} at {donor}: {would}; {until}"), format!("{would}: {until}"))
         };
         explanation.summary.push_str("; ");
         explanation.summary.push_str(&summary);

@@ -1,5 +1,6 @@
 //! Checks whether reclaims are justified: when they are proposed, and again while they run.
 
+pub(crate) mod borrowed_quota;
 pub(crate) mod check_reclaims;
 pub(crate) mod failed;
 pub(crate) mod limit;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use comity_policy::{
     Allowance, Booking, BorrowFacts, Bundle, Decision, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey,
-    QuotaUse, UsageTable,
+    QuotaDebt, QuotaUse, UsageTable, WaitingClaim,
 };
 use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId};
 
@@ -164,7 +164,7 @@ impl<'a> Snapshot<'a> {
         let mut idle = self.with_usable(nodes);
         idle.when_idle = true;
         idle.occupancy = no_leases;
-        idle.usage = Cow::Owned(UsageTable::default());
+        idle.usage = Cow::Owned(UsageTable::under(idle.bundle));
         idle.gpu_time = Cow::Owned(GpuTimeTable::default());
         idle.taken.clear();
         idle.changed_milli.clear();
@@ -308,6 +308,16 @@ impl<'a> Snapshot<'a> {
         self.bundle.quota_uses(&self.borrow_facts(ask.origin, ask))
     }
 
+    /// What others must give back before a loan fits that is within its nominal quotas.
+    pub(crate) fn quota_debt(&self, ask: PolicyQuery<'_>) -> Option<QuotaDebt<'a>> {
+        self.bundle.quota_debt(&self.borrow_facts(ask.origin, ask), &self.usage)
+    }
+
+    /// Whether a loan borrows quota that waiting requests need which are within their own.
+    pub(crate) fn borrows_what_others_need(&self, ask: PolicyQuery<'_>, waiting: &[WaitingClaim<'_>]) -> bool {
+        self.bundle.borrows_what_others_need(&self.borrow_facts(ask.origin, ask), &self.usage, waiting)
+    }
+
     fn borrow_facts<'s>(&'s self, donor: &'s ClusterId, ask: PolicyQuery<'s>) -> BorrowFacts<'s> {
         let institution = self.bundle.tenants.get(ask.tenant).map_or("", |tenant| tenant.spec.institution.as_str());
         BorrowFacts {
@@ -416,6 +426,21 @@ impl<'a> Snapshot<'a> {
         let (_, released) = self.changed_milli.entry(donor.clone()).or_default();
         *released = released.saturating_add(held.counts.gpus_milli);
         self.usage.to_mut().remove(&held.counts);
+    }
+
+    /// Releases a lease, as if its end had come.
+    pub(crate) fn release_lease(&mut self, lease: &Lease) {
+        self.release(&HeldCapacity { end: Timestamp(0), counts: lease.as_use(), placement: &lease.placement });
+    }
+
+    /// Counts the least GPUs of a request against its quotas, as if it had started at a donor.
+    pub(crate) fn count_claim(&mut self, spec: &RequestSpec, class: &ClassName, donor: &ClusterId) {
+        let (tenant, gpus_milli) = (spec.tenant.as_str(), spec.least_milli());
+        let institution = self.bundle.institution_of_tenant(tenant).unwrap_or_default();
+        let (user, donor, class) = (spec.submitted_by.as_str(), donor.as_str(), class.as_str());
+        let agreement = None;
+        let counts = LeaseUse { tenant, user, institution, donor, class, agreement, gpus_milli, replaced: false };
+        self.usage.to_mut().add(&counts);
     }
 
     /// Excludes a lease from usage that counts against limits, for its renewal or replacement.

@@ -88,7 +88,8 @@ pub struct Refusal {
 
 impl Refusal {
     /// No policy bundle is in force, so nothing can be decided.
-    pub(crate) fn no_policy() -> Self {
+    #[must_use]
+    pub fn no_policy() -> Self {
         Self::new(Code::NoPolicy, "no policy bundle is in force", "apply one with `comity policy apply DIRECTORY`")
     }
 
@@ -134,6 +135,7 @@ impl Refusal {
                         plural(what)
                     )
                 }
+                "request template" => "`comity request templates` shows those that your tenants are offered".to_owned(),
                 "lease" => "`comity lease list --all` shows the leases that you may see".to_owned(),
                 "request" => "`comity request list --all` shows the requests that you may see".to_owned(),
                 "peering" => "`comity peering list --all` shows the peerings that you may see".to_owned(),

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use comity_types::{ClusterId, LeaseId, RequestId};
 
+use crate::feasibility::reclaim_checks::borrowed_quota::departing_for;
 use crate::feasibility::reclaim_checks::migration::migration_holds;
-use crate::feasibility::reclaim_checks::preemption::{beneficiary_of, departing_leases, may_preempt};
+use crate::feasibility::reclaim_checks::preemption::{beneficiary_of, departing_leases, may_preempt, reclaimed_for};
 use crate::feasibility::release::fits_when_gone;
 use crate::model::lease::Lease;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
@@ -24,6 +25,7 @@ use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, cheapest_room};
 use crate::scheduler::reserve::{Start, end_if_reclaimed, lease_end};
+use crate::scheduler::return_quota::{QuotaReturn, cheapest_return};
 use crate::scheduler::victims::VictimSet;
 use crate::state::gang::{Role, replacement_specs};
 use crate::state::gpu_time::kept_end;
@@ -57,7 +59,8 @@ impl<'a> Planning<'a, '_> {
                 self.plan_state.place(id, request, found, Purpose::Serve);
                 served.push(id);
             } else if let Some(donor) = &request.room_at {
-                let departing: Vec<&Lease> = departing_leases(state, donor).map(|(_, lease)| lease).collect();
+                let departing = departing_for(self.plan_state.snapshot(), &request.spec, Some(donor));
+                let departing: Vec<&Lease> = departing.into_iter().map(|(_, lease)| lease).collect();
                 let reclaimed = departing.iter().filter(|lease| beneficiary_of(state, lease) == Some(id));
                 let starts_by = reclaimed.map(|lease| lease_end(lease, state.log_time)).max().unwrap_or(state.log_time);
                 self.reserve_after_reclaims(request, donor, starts_by, &departing);
@@ -83,21 +86,24 @@ impl<'a> Planning<'a, '_> {
         }
     }
 
-    /// Proposes reclaims for a request that fits nowhere, by migration or preemption. Returns true if reclaims are
+    /// Proposes reclaims for a request that fits nowhere: by migration, of borrowed quota, or by preemption. Returns true if reclaims are
     /// proposed, or are in progress already.
     pub(crate) fn reclaim_for(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
         let state = self.state();
         let is_hypothetical = self.hypothetical.is_some_and(|it| it.id == id);
         let budget = if is_hypothetical { SearchBudget::Unlimited } else { SearchBudget::PerPlan };
-        if let Some(donor) = &request.room_at
-            && departing_leases(state, donor).any(|(_, lease)| beneficiary_of(state, lease) == Some(id))
-        {
+        if request.room_at.is_some() && reclaimed_for(state, id).next().is_some() {
             return true;
+        }
+        let may_return = self.plan_state.snapshot().bundle.is_in_cohort(request.spec.tenant.as_str());
+        if may_return && plan.reclaims.iter().any(|it| matches!(it.reason, ReclaimReason::BorrowedQuota { .. })) {
+            // The next plan sees what this one takes back.
+            return false;
         }
         let may_preempt = may_preempt(state, request);
         let may_migration = self.has_waited(request, 1);
         let search = Search::Room(id, budget);
-        if !(may_preempt || may_migration) || !self.plan_state.misses.may_search(&search) {
+        if !(may_preempt || may_migration || may_return) || !self.plan_state.misses.may_search(&search) {
             return false;
         }
         let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
@@ -107,6 +113,10 @@ impl<'a> Planning<'a, '_> {
         let migration =
             if may_migration { migration_for(self.plan_state.snapshot(), &request.spec, &busy) } else { None };
         let migration = migration.filter(|migration| migration.moves.len() <= left);
+        let quota_return = || {
+            let found = cheapest_return(self.plan_state.snapshot(), id, &request.spec, &plan.reclaims);
+            found.filter(|found| may_return && found.victims.len() <= left)
+        };
         let room = || {
             cheapest_room(self.plan_state.snapshot(), &request.spec, &plan.reclaims)
                 .filter(|room| room.set.victims.len() <= left)
@@ -119,6 +129,15 @@ impl<'a> Planning<'a, '_> {
                 self.plan_state.reserve(moved, Start { at, found }, at);
             }
             (moves.iter().map(|(lease, _)| *lease).collect(), reason)
+        } else if let Some(QuotaReturn { donor, victims }) = quota_return() {
+            let reason = ReclaimReason::BorrowedQuota { by: id, at: donor.clone() };
+            let departing = departing_for(self.plan_state.snapshot(), &request.spec, Some(donor));
+            let departing = departing.into_iter().map(|(_, lease)| lease);
+            let all: Vec<&Lease> = departing.chain(victims.iter().map(|victim| victim.lease)).collect();
+            let ends = victims.iter().map(|victim| end_if_reclaimed(state, victim.lease, &reason));
+            let starts_by = ends.max().unwrap_or(state.log_time);
+            self.reserve_after_reclaims(request, donor, starts_by, &all);
+            (victims.iter().map(|victim| victim.id).collect(), reason)
         } else if let Some(Room { donor, set: VictimSet { victims, .. }, .. }) = room() {
             let departing = departing_leases(state, donor).map(|(_, lease)| lease);
             let all: Vec<&Lease> = departing.chain(victims.iter().map(|victim| victim.lease)).collect();

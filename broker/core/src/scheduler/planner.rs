@@ -14,6 +14,7 @@ use crate::scheduler::plan_state::PlanState;
 use crate::scheduler::plan_state::misses::LastingMisses;
 use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
+use crate::scheduler::stand_back::StandBack;
 use crate::state::State;
 
 /// Requests waiting this many times `reserve_after` jump the queue, at most one per that period.
@@ -104,6 +105,7 @@ impl<'a> Planning<'a, '_> {
         if !few && self.place_head_batch(limit) {
             return;
         }
+        let mut stand_back = StandBack::new(self.hypothetical);
         let (mut batch, mut tries): (Option<Batch<'a>>, usize) = (None, 0);
         while self.plan_state.placed().len() < limit {
             let Some((id, request)) = order.next() else { break };
@@ -120,7 +122,11 @@ impl<'a> Planning<'a, '_> {
                 batch = Some(Batch::begin(&self.plan_state));
             }
             self.plan_state.set_lookahead(&behind);
-            let placed = match self.find_unless_failed(request) {
+            let found = self.find_unless_failed(request);
+            if stand_back.defers(self.plan_state.snapshot(), id, request, found.as_ref()) {
+                continue;
+            }
+            let placed = match found {
                 Some(found) => {
                     self.plan_state.place(id, request, found, Purpose::Serve);
                     true
@@ -140,9 +146,26 @@ impl<'a> Planning<'a, '_> {
             batch = batch.filter(|batch| !self.plan_state.has_reserved_since(batch.start()));
         }
         self.plan_state.set_lookahead(&[]);
+        self.serve_borrowers(plan, limit, stand_back);
         // Repack only short queues: in long ones, there is no time to search twice.
         if let Some(batch) = batch.filter(|_| few) {
             self.repack_batch(&batch);
+        }
+    }
+
+    /// Places the requests that stood back for others.
+    fn serve_borrowers(&mut self, plan: &mut Plan, limit: usize, stand_back: StandBack<'a>) {
+        for (id, request) in stand_back.into_requests() {
+            if self.plan_state.placed().len() >= limit {
+                break;
+            }
+            match self.find_unless_failed(request) {
+                Some(found) => self.plan_state.place(id, request, found, Purpose::Serve),
+                None => {
+                    plan.unplaced.push(id);
+                    self.reclaim_for(plan, id, request);
+                }
+            }
         }
     }
 

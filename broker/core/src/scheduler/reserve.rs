@@ -113,12 +113,15 @@ pub(crate) fn earliest_start(snapshot: &Snapshot<'_>, held: &[HeldCapacity<'_>],
         })
         .map(|agreement| agreement.name.as_str())
         .collect();
+    let peers = snapshot.bundle.cohort_peers(spec.tenant.as_str());
     let mut best = earliest_start_spread(snapshot, held, spec);
     for donor in donors(snapshot.state, spec) {
         // Relevant at this donor: capacity held there, and usage that counts against the tenant's limits.
         let is_relevant = |counts: &LeaseUse<'_>| {
             counts.donor == donor.as_str()
                 || counts.institution == institution
+                || peers.tenants.contains(counts.tenant)
+                || peers.institutions.contains(counts.institution)
                 || counts.agreement.is_some_and(|agreement| agreements.contains(agreement))
         };
         let relevant: Vec<&HeldCapacity<'_>> = held.iter().filter(|held| is_relevant(&held.counts)).collect();

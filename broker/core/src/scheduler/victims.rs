@@ -78,7 +78,7 @@ pub(crate) struct VictimSet<'a> {
 }
 
 impl<'a> VictimSet<'a> {
-    fn of(victims: Vec<Victim<'a>>) -> Self {
+    pub(crate) fn of(victims: Vec<Victim<'a>>) -> Self {
         Self { cost: VictimCost::of(&victims), victims }
     }
 }

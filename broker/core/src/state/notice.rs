@@ -16,14 +16,14 @@ pub(crate) fn schedule_notice(bundle: &Bundle, donor: &ClusterId) -> Millis {
     Millis(bundle.reclaim_grace_ms(donor.as_str()).saturating_add(SCHEDULE_LEAD.0))
 }
 
-/// The notice that a lease gets when reclaimed for `reason`: the donor's notice period, and for a preemption or a
-/// migration at least the period that the request asks for; none if policy stops it.
+/// The notice that a lease gets when reclaimed for `reason`: the donor's notice period, and for a preemption, a
+/// migration or borrowed quota at least the period that the request asks for; none if policy stops it.
 pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Millis {
     let bundle = state.policy.as_ref().map(|record| &record.bundle);
     let policy = bundle.map_or(0, |bundle| bundle.reclaim_grace_ms(lease.placement.donor.as_str()));
     let asked = state.requests.get(&lease.request).and_then(|request| request.spec.preemptible);
     match reason {
-        ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } => {
+        ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } | ReclaimReason::BorrowedQuota { .. } => {
             Millis(policy.max(asked.map_or(0, |preemptible| preemptible.grace.0)))
         }
         reason if reason.is_stop() => Millis(0),

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use comity_audit::{AuditRecord, Entry, SealedRecord, Verifier};
+use comity_audit::{AuditRecord, Entry, NonceKey, SealedRecord, Verifier};
 use comity_core::command::{
-    CancelRequest, Expire, ReclaimLeases, ReleaseLease, ResumeInstitution, SubmitRequest, SuspendInstitution,
+    BeginTerm, CancelRequest, Expire, ReclaimLeases, ReleaseLease, ResumeInstitution, SubmitRequest, SuspendInstitution,
 };
 use comity_core::demand::Share;
 use comity_core::log::LOG_FORMAT;
 use comity_core::reply::Idempotency;
-use comity_core::{Actor, Applied, Command, LogEnvelope, State, Timestamp, scheduler};
+use comity_core::{Actor, Applied, Command, LogEnvelope, Millis, State, Timestamp, scheduler};
 use comity_types::LeaseTreatment;
 use comity_types::{InstitutionId, LeaseId, LeaseState, RequestId, RequestState};
 use proptest::prelude::*;
@@ -270,4 +270,21 @@ fn the_golden_log_records_every_kind_of_act() {
     ];
     let missing: Vec<&&str> = expected.iter().filter(|act| !acts.contains(act)).collect();
     assert!(missing.is_empty(), "{missing:?} of {acts:?}");
+}
+
+#[test]
+fn each_record_has_the_nonce_of_its_number_and_of_the_leaders_key() {
+    let nonce_of = |nonce_key: NonceKey| {
+        let mut federation = Federation::ready();
+        federation.ok(Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(0), nonce_key }));
+        let submitted = Command::SubmitRequest(SubmitRequest {
+            spec: spec(1, Share::Whole, "big"),
+            submitted_by: ALICE.to_owned(),
+        });
+        let applied = apply_as(&mut federation, ALICE, None, submitted);
+        let record = records(&applied).remove(0);
+        assert_eq!(record.nonce, nonce_key.nonce(record.index));
+        record.nonce
+    };
+    assert_ne!(nonce_of(NonceKey::of_bytes([1; 32])), nonce_of(NonceKey::of_bytes([2; 32])));
 }

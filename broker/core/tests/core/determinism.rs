@@ -1,5 +1,6 @@
 //! Applying the same log twice, or from a snapshot cut at any index, gives the same bytes.
 
+use comity_audit::NonceKey;
 use comity_core::command::{
     AckEnvelope, AdvertiseOffer, BeginTerm, CancelRequest, CheckpointLease, EvictCluster, Expire, InviteCluster,
     JoinCluster, LeaseOutcome, MarkClusters, OfferKeys, PeeringOutcome, PlaceRequests, RebaseTime, ReclaimLeases,
@@ -269,7 +270,9 @@ fn command_for(state: &State, event: &Event) -> Command {
             identity_key: format!("ed25519:{}{}", CLUSTERS[usize::from(*which)], if *another_key { "-2" } else { "" }),
             certificate_not_after: Timestamp(state.log_time.0 + 1),
         }),
-        Event::BeginTerm(outage) => Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(*outage) }),
+        Event::BeginTerm(outage) => {
+            Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(*outage), nonce_key: NonceKey::default() })
+        }
         Event::Rebase(by_ms) => Command::RebaseTime(RebaseTime { from_shift_ms: state.time_shift_ms, by_ms: *by_ms }),
         Event::Expire => Command::Expire(Expire {}),
     }

@@ -214,6 +214,7 @@ pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
         preemptible: None,
         release_idle: None,
         checkpoint_secret: None,
+        template: None,
         submitted_by: String::new(),
     }
 }

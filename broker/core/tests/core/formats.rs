@@ -143,6 +143,7 @@ fn story() -> Vec<LogEnvelope> {
     isolated.preemptible = Some(Preemptible { grace: Millis(0), checkpoint: true, same_gpu_type: true });
     (isolated.delivery, isolated.target_namespace) = (Delivery::VirtualNode, "team-a".to_owned());
     isolated.checkpoint_secret = Some("checkpoints".to_owned());
+    isolated.template = Some("notebook-small".parse().unwrap());
     federation.submit(isolated);
     federation.ok(Command::RecoverGroup(RecoverGroup { broker: 1 }));
     let record = federation.state.policy.as_ref().unwrap();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use comity_audit::NonceKey;
 use comity_core::command::{BeginTerm, Expire, LeaseOutcome, RebaseTime, ReleaseLease, RenewLease};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::lease::Lease;
@@ -344,7 +345,11 @@ fn an_outage_lengthens_leases_above_the_limit_and_nothing_new_begins() {
     let mut federation = Federation::limited(&daily("8"));
     let (_, lease) = federation.running(big(8, 1));
     federation.now = NOON + HOUR / 2;
-    federation.ok(Command::BeginTerm(BeginTerm { broker: 1, outage: Millis(10 * MINUTE) }));
+    federation.ok(Command::BeginTerm(BeginTerm {
+        broker: 1,
+        outage: Millis(10 * MINUTE),
+        nonce_key: NonceKey::default(),
+    }));
     assert_eq!(federation.booked(NOON), "9.333");
     assert_eq!(obstacle_code(&federation, &big(1, 1)).unwrap(), "gpu-hours-exhausted");
     assert!(federation.renew_for(lease, HOUR).is_err());

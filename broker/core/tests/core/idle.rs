@@ -1,5 +1,6 @@
 //! Leases that nobody uses are released.
 
+use comity_audit::NonceKey;
 use comity_core::command::{BeginTerm, Expire, LeaseOutcome, MarkClusters, RenewLease, ReportLease};
 use comity_core::demand::{Members, RequestSpec, Share};
 use comity_core::inventory::Sharing;
@@ -157,7 +158,11 @@ fn an_outage_of_the_brokers_is_not_counted_and_a_renewal_changes_nothing() {
     federation.now += MINUTE;
     federation.idle_for(lease, 0);
     federation.now += 40 * MINUTE;
-    federation.ok(Command::BeginTerm(BeginTerm { broker: 2, outage: Millis(30 * MINUTE) }));
+    federation.ok(Command::BeginTerm(BeginTerm {
+        broker: 2,
+        outage: Millis(30 * MINUTE),
+        nonce_key: NonceKey::default(),
+    }));
     federation.ok(Command::RenewLease(RenewLease { lease, duration: Millis(0), may_shorten: false }));
     federation.pass(19 * MINUTE);
     assert_eq!(federation.end_of(lease), None);

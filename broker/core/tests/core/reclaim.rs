@@ -1,5 +1,6 @@
 //! Reclaims: with notice, no more than needed, and with a move if there is another place.
 
+use comity_audit::NonceKey;
 use comity_core::command::{
     CancelRequest, CheckpointLease, Expire, LeaseOutcome, MarkClusters, PlaceRequests, ReclaimLeases,
 };
@@ -469,7 +470,11 @@ fn an_outage_lengthens_the_notice() {
     let before = federation.state.leases[&lease].reclaim.clone().unwrap();
     federation.now += GRACE;
     let outage = Millis(GRACE / 2);
-    federation.ok(Command::BeginTerm(comity_core::command::BeginTerm { broker: 1, outage }));
+    federation.ok(Command::BeginTerm(comity_core::command::BeginTerm {
+        broker: 1,
+        outage,
+        nonce_key: NonceKey::default(),
+    }));
     let reclaim = federation.state.leases[&lease].reclaim.clone().unwrap();
     assert_eq!(reclaim.deadline, before.deadline.after(outage));
 }

@@ -1,5 +1,6 @@
 //! A new leader's term after an outage, and rebases of log time.
 
+use comity_audit::NonceKey;
 use comity_core::command::{BeginTerm, Expire, InviteCluster, RebaseTime};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::log::LogEnvelope;
@@ -15,7 +16,7 @@ const MINUTE: u64 = 60_000;
 const HOUR: u64 = 60 * MINUTE;
 
 fn begins(federation: &mut Federation, outage: u64) {
-    federation.ok(Command::BeginTerm(BeginTerm { broker: 2, outage: Millis(outage) }));
+    federation.ok(Command::BeginTerm(BeginTerm { broker: 2, outage: Millis(outage), nonce_key: NonceKey::default() }));
 }
 
 fn rebased(federation: &mut Federation, by_ms: i64) {

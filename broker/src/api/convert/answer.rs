@@ -2,7 +2,7 @@
 
 use comity_core::Timestamp;
 use comity_core::demand::RequestSpec;
-use comity_core::explain::{Explanation, QueuePosition, ReclaimedLease, Reclaims};
+use comity_core::explain::{Alternative, Explanation, QueuePosition, ReclaimedLease, Reclaims};
 use comity_core::feasibility::DonorVerdict;
 use comity_policy::{QuotaSubject, QuotaUse};
 use comity_proto::v1;
@@ -28,7 +28,34 @@ pub fn quota_to_proto(quota: &QuotaUse) -> v1::QuotaUse {
         used_milli: quota.used_milli,
         needs_milli: quota.needs_milli,
         left_milli: quota.left_milli(),
+        available_milli: quota.available_milli(),
+        cohort: quota.cohort.as_ref().map_or_else(String::new, |share| share.cohort.clone()),
+        borrowed_milli: quota.cohort.as_ref().map_or(0, |share| share.borrowed_milli),
+        lent_milli: quota.cohort.as_ref().map_or(0, |share| share.lent_milli),
     }
+}
+
+/// Converts to the API message.
+#[must_use]
+pub fn alternative_to_proto(alternative: &Alternative) -> v1::Alternative {
+    v1::Alternative {
+        template: alternative.template.to_string(),
+        title: alternative.title.clone(),
+        earliest_ms: alternative.earliest.0,
+        donor: names(&alternative.donors),
+    }
+}
+
+/// What to submit instead, for the remedy of a refusal at `now`; `None` without alternatives. Times are in backticks:
+/// clients rewrite numbers as those of the refused field.
+#[must_use]
+pub fn alternatives_text(alternatives: &[Alternative], now: Timestamp) -> Option<String> {
+    let each = alternatives.iter().map(|it| {
+        let start = if it.earliest <= now { "now".to_owned() } else { format!("at `{}`", it.earliest.to_minute()) };
+        format!("{} could start {start}", it.template)
+    });
+    let each: Vec<String> = each.collect();
+    (!each.is_empty()).then(|| format!("or submit from a request template: {}", each.join(", ")))
 }
 
 /// Each donor's verdict.
@@ -75,6 +102,7 @@ pub fn reclaims_to_proto<'s>(reclaims: &Reclaims, seen: impl Fn(LeaseId) -> Opti
         donor: reclaims.donor.to_string(),
         given: reclaims.given,
         move_aside: reclaims.move_aside,
+        return_quota: reclaims.return_quota,
         gpus_milli: reclaims.gpus_milli(),
         until_ms: reclaims.until().map_or(0, |until| until.0),
         leases: reclaims.leases.iter().map(told).collect(),
@@ -140,6 +168,7 @@ mod tests {
             donor: ClusterId::parse("north", "donor").expect("it is good"),
             given: false,
             move_aside: false,
+            return_quota: false,
             leases: vec![lease(7), lease(8)],
         };
         let team = TenantId::parse("team", "tenant").expect("it is good");

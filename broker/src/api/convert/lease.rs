@@ -56,6 +56,7 @@ fn reclaim_to_proto(reclaim: &Reclaim) -> v1::Reclaim {
         }
         ReclaimReason::Preempted { by } => (v1::ReclaimReason::Preempted, String::new(), by.to_string()),
         ReclaimReason::Migration { by } => (v1::ReclaimReason::Migration, String::new(), by.to_string()),
+        ReclaimReason::BorrowedQuota { by, .. } => (v1::ReclaimReason::BorrowedQuota, String::new(), by.to_string()),
         ReclaimReason::DeviceFailed { .. } => (v1::ReclaimReason::DeviceFailed, String::new(), String::new()),
         ReclaimReason::NodeFailed { .. } => (v1::ReclaimReason::NodeFailed, String::new(), String::new()),
         ReclaimReason::DonorSilent => (v1::ReclaimReason::DonorSilent, String::new(), String::new()),

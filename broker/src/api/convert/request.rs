@@ -5,7 +5,7 @@ use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES}
 use comity_core::request::Request;
 use comity_core::{Millis, Refusal, Timestamp};
 use comity_proto::v1;
-use comity_types::{ClassName, ClusterId, Delivery, PriorityName, RequestId, RequestState, TenantId};
+use comity_types::{ClassName, ClusterId, Delivery, PriorityName, RequestId, RequestState, TemplateName, TenantId};
 
 use crate::api::convert::{data, delivery, required, wiring};
 
@@ -49,6 +49,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         }),
         release_idle: Some(Millis(spec.release_idle_ms)).filter(|idle| idle.0 > 0),
         checkpoint_secret: Some(spec.checkpoint_secret).filter(|secret| !secret.is_empty()),
+        template: named(&spec.template).map(|name| TemplateName::parse(name, "spec.template")).transpose()?,
         // The submission adds its caller.
         submitted_by: String::new(),
     };
@@ -207,6 +208,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         }),
         release_idle_ms: spec.release_idle.map_or(0, |idle| idle.0),
         checkpoint_secret: spec.checkpoint_secret.clone().unwrap_or_default(),
+        template: spec.template.as_ref().map_or_else(String::new, ToString::to_string),
     }
 }
 

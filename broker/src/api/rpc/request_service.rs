@@ -1,15 +1,18 @@
 //! RequestService: submits, follows, explains and cancels requests.
 
+mod templates;
+
 use std::ops::Bound;
 
 use comity_core::command::{self, CancelRequest, SubmitRequest};
-use comity_types::{LeaseId, RequestId, TenantId};
+use comity_types::{ClusterId, LeaseId, RequestId, TenantId};
 
 use comity_core::demand::RequestSpec;
 use comity_core::idempotency;
 use comity_core::refusal::Code;
 use comity_core::request::Request as RequestRecord;
 use comity_core::{Command, Idempotency, Refusal, ReplyBody, State, Timestamp, explain};
+use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::request_service_server::RequestService;
 use tonic::Request;
@@ -26,6 +29,8 @@ use crate::api::visible_names::VisibleNames;
 use crate::context::Context;
 use crate::group::Consistency;
 
+use self::templates::{Filled, naming_alternatives};
+
 /// Submits, follows and explains requests.
 #[derive(Debug, Clone)]
 pub struct RequestHandlers {
@@ -40,6 +45,7 @@ serve! { RequestService for RequestHandlers {
     cancel_request: CancelRequestRequest -> CancelRequestResponse;
     explain_request: ExplainRequestRequest -> ExplainRequestResponse;
     quote_request: QuoteRequestRequest -> QuoteRequestResponse;
+    list_request_templates: ListRequestTemplatesRequest -> ListRequestTemplatesResponse;
 } }
 
 impl RequestHandlers {
@@ -62,40 +68,75 @@ impl RequestHandlers {
         let queue_anyway = std::mem::take(&mut message.queue_anyway);
         let idempotency = of_call(&caller.name(), &key, "SubmitRequest", &message)?;
         let dry_run = message.dry_run;
-        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(message.spec)? };
+        let permit =
+            |bundle: Option<&Bundle>, tenant: &TenantId, origin: &ClusterId| may_submit(caller, bundle, tenant, origin);
+        let spec = match self.fill(message.spec, Some(&idempotency), permit).await? {
+            Filled::Spec(spec) => spec,
+            Filled::Repeated(request) => {
+                return Ok(v1::SubmitRequestResponse { request: Some(request), ..Default::default() });
+            }
+        };
+        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(spec)? };
         self.context.permit(|bundle| may_submit(caller, bundle, &spec.tenant, &spec.origin)).await?;
         if dry_run {
-            let now = self.context.now();
-            let read = move |state: &State| {
-                let now = now.max(state.log_time);
-                let checked = command::check_submission(state, &spec, now)?;
-                let unservable = explain::unservable(state, &checked, now);
-                let warnings = explain::rule_warnings(state, &checked);
-                let quotas = explain::quota_uses(state, &checked, None);
-                Ok::<_, Refusal>((checked, unservable, warnings, quotas))
-            };
-            let (checked, unservable, warnings, quotas) =
-                self.context.read_long(life, "checking the request", read).await??;
-            let message = match unservable {
-                Some(refusal) if !queue_anyway => return Err(refusal.into()),
-                Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
-                None => "the request is good; nothing was submitted".to_owned(),
-            };
-            let request = v1::Request {
-                spec: Some(convert::spec_to_proto(&checked)),
-                submitted_by: caller.name(),
-                message,
-                ..v1::Request::default()
-            };
-            let quotas = quotas.iter().map(answer::quota_to_proto).collect();
-            return Ok(v1::SubmitRequestResponse { request: Some(request), warnings, quotas });
+            return self.check_only(life, spec, queue_anyway).await;
         }
-        self.refuse_early(life, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await?;
-        let warnings = self.warnings(life, &spec).await?;
-        let command = Command::SubmitRequest(SubmitRequest { spec, submitted_by: caller.name() });
+        match self.queue(life, Submission { spec: &spec, idempotency: &idempotency, queue_anyway }).await {
+            Ok(submitted) => Ok(submitted),
+            Err(error) => Err(self.with_alternatives(life, &spec, error).await),
+        }
+    }
+
+    /// Checks a request without submitting it.
+    async fn check_only(
+        &self,
+        life: &CallerLife,
+        spec: RequestSpec,
+        queue_anyway: bool,
+    ) -> Result<v1::SubmitRequestResponse, RpcError> {
+        let now = self.context.now();
+        let read = move |state: &State| {
+            let now = now.max(state.log_time);
+            let refused = |refusal| naming_alternatives(state, &spec, now, refusal);
+            let checked = command::check_submission(state, &spec, now).map_err(refused)?;
+            let unservable = explain::unservable(state, &checked, now);
+            let unservable = unservable.map(|refusal| naming_alternatives(state, &checked, now, refusal));
+            let warnings = explain::rule_warnings(state, &checked);
+            let quotas = explain::quota_uses(state, &checked, None);
+            Ok::<_, Refusal>((checked, unservable, warnings, quotas))
+        };
+        let (checked, unservable, warnings, quotas) =
+            self.context.read_long(life, "checking the request", read).await??;
+        let message = match unservable {
+            Some(refusal) if !queue_anyway => return Err(refusal.into()),
+            Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
+            None => "the request is good; nothing was submitted".to_owned(),
+        };
+        let request = v1::Request {
+            spec: Some(convert::spec_to_proto(&checked)),
+            submitted_by: life.caller().name(),
+            message,
+            ..v1::Request::default()
+        };
+        let quotas = quotas.iter().map(answer::quota_to_proto).collect();
+        Ok(v1::SubmitRequestResponse { request: Some(request), warnings, quotas })
+    }
+
+    /// Queues a request.
+    async fn queue(
+        &self,
+        life: &CallerLife,
+        submission: Submission<'_>,
+    ) -> Result<v1::SubmitRequestResponse, RpcError> {
+        let caller = life.caller();
+        self.refuse_early(life, submission).await?;
+        let warnings = self.warnings(life, submission.spec).await?;
+        let command =
+            Command::SubmitRequest(SubmitRequest { spec: submission.spec.clone(), submitted_by: caller.name() });
+        let idempotency = Some(submission.idempotency.clone());
         let submitted = self
             .context
-            .mutate(caller, command, Some(idempotency), |state, reply| match reply {
+            .mutate(caller, command, idempotency, |state, reply| match reply {
                 ReplyBody::Request(id) => request_message(state, id),
                 _ => Err(Refusal::not_found("request", "", "request")),
             })
@@ -232,16 +273,28 @@ impl RequestHandlers {
     ) -> Result<v1::QuoteRequestResponse, RpcError> {
         let caller = life.caller();
         let viewer = self.context.viewer(caller);
-        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(message.spec)? };
+        let permit =
+            |bundle: Option<&Bundle>, tenant: &TenantId, _: &ClusterId| may_view_tenant(caller, bundle, tenant);
+        let Filled::Spec(spec) = self.fill(message.spec, None, permit).await? else {
+            return Err(Refusal::not_found("request", "", "request").into());
+        };
+        let spec = RequestSpec { submitted_by: caller.name(), ..convert::spec(spec)? };
         self.context.permit(|bundle| may_view_tenant(caller, bundle, &spec.tenant)).await?;
         let now = self.context.now();
         let read = move |state: &State| -> Result<_, Refusal> {
             let now = now.max(state.log_time);
-            let spec = command::check_submission(state, &spec, now)?;
+            let refused = |refusal| naming_alternatives(state, &spec, now, refusal);
+            let spec = command::check_submission(state, &spec, now).map_err(refused)?;
             if let Some(refusal) = explain::unservable(state, &spec, now).filter(|_| !message.queue_anyway) {
-                return Err(refusal);
+                return Err(naming_alternatives(state, &spec, now, refusal));
             }
             let quote = explain::quote(state, &spec);
+            let earliest = quote.earliest.as_ref().map(|(earliest, _)| *earliest);
+            let alternatives = if quote.placements.is_empty() {
+                explain::alternatives(state, &spec, now, earliest)
+            } else {
+                Vec::new()
+            };
             let quotas = explain::quota_uses(state, &spec, Some(&quote));
             let (earliest_ms, earliest_donor) = answer::earliest(quote.earliest.as_ref());
             Ok(v1::QuoteRequestResponse {
@@ -259,6 +312,7 @@ impl RequestHandlers {
                     .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
                 enforces: wiring::enforcement_to_proto(quote.enforces),
                 quotas: quotas.iter().map(answer::quota_to_proto).collect(),
+                alternatives: alternatives.iter().map(answer::alternative_to_proto).collect(),
             })
         };
         Ok(self.context.read_long(life, "quoting the request", read).await??)

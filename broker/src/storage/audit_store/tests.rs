@@ -24,6 +24,7 @@ fn records(size: u64, actor: &str) -> (Vec<SealedRecord>, Head) {
             institutions: Vec::new(),
             policy: String::new(),
             reasons: Vec::new(),
+            nonce: String::new(),
             previous: head.last(),
         };
         let sealed = record.seal().unwrap();

@@ -142,6 +142,21 @@ pub(crate) fn priorities() -> ArgValueCompleter {
     })
 }
 
+/// Completes request templates that the caller's tenants are offered.
+pub(crate) fn templates() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        candidates(typed, |channel| async move {
+            let request = v1::ListRequestTemplatesRequest {
+                page: first_page(),
+                consistency: stale(),
+                ..v1::ListRequestTemplatesRequest::default()
+            };
+            let response = call(RequestServiceClient::new(channel).list_request_templates(request)).await?;
+            Ok(response.templates.into_iter().map(|template| (template.name, template.title)).collect())
+        })
+    })
+}
+
 async fn bundle(channel: BrokerChannel) -> Result<Bundle, Failure> {
     let request = v1::GetPolicyRequest { consistency: stale() };
     let answer = call(PolicyServiceClient::new(channel).get_policy(request)).await?;

@@ -12,6 +12,7 @@ use crate::views::Quote;
 const QUOTE_EXAMPLES: &str = "\
 Examples:
   comity quote --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --duration 2h
+  comity quote --tenant poly-ml --origin polytech-campus --template notebook-small
   comity quote -f request.yaml -o json | jq .priceMilliCredits
 ";
 

@@ -13,10 +13,10 @@ use crate::failure::Failure;
 pub fn read_spec(args: &SpecArgs) -> Result<v1::RequestSpec, Failure> {
     match &args.file {
         Some(file) => spec_file::read(file)?.to_message(),
-        None if args.class.is_none() && args.selector.is_none() => {
-            Err(Failure::usage("neither --class nor --selector is given")
+        None if args.class.is_none() && args.selector.is_none() && args.template.is_none() => {
+            Err(Failure::usage("neither --class nor --selector nor --template is given")
                 .field("--class", "")
-                .remedy("give --class NAME or --selector CEL"))
+                .remedy("give --class NAME, --selector CEL or --template NAME"))
         }
         None => args.to_message(),
     }
@@ -32,6 +32,8 @@ mod tests {
         assert_eq!(failure.exit.number(), 2);
         assert!(failure.remedy.contains("--class") && failure.remedy.contains("--selector"), "{failure:?}");
         let args = SpecArgs { selector: Some("device.memoryMiB > 1".to_owned()), ..SpecArgs::default() };
+        assert!(read_spec(&args).is_ok());
+        let args = SpecArgs { template: Some("notebook-small".to_owned()), ..SpecArgs::default() };
         assert!(read_spec(&args).is_ok());
     }
 }

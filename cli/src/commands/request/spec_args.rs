@@ -57,12 +57,17 @@ pub struct SpecArgs {
         "memory_per_gpu", "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
         "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "priority", "start_after",
         "start_by", "release_idle", "preemptible", "grace", "checkpoint", "same_gpu_type", "checkpoint_secret",
+        "template",
     ])]
     pub file: Option<PathBuf>,
     /// Tenant that is accounted for the lease
     #[arg(long, help_heading = WHAT, required_unless_present = "file", add = known_ids::tenants())]
     pub tenant: Option<String>,
-    /// GPU class, as in frontier; either this or --selector is required
+    /// Request template that sets the other fields: one of 'comity request templates'
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new(), help_heading = WHAT,
+        add = known_ids::templates())]
+    pub template: Option<String>,
+    /// GPU class, as in frontier; this, --selector or --template is required
     #[arg(long, value_parser = NonEmptyStringValueParser::new(), help_heading = WHAT, conflicts_with = "selector",
         add = known_ids::classes())]
     pub class: Option<String>,
@@ -185,9 +190,12 @@ pub struct SpecArgs {
 }
 
 impl SpecArgs {
-    /// The request as an API message.
+    /// The request as an API message. What is not given stays unset if a template sets it.
     pub(super) fn to_message(&self) -> Result<v1::RequestSpec, Failure> {
+        let is_filled = self.template.is_some();
         let amount = self.gpus.unwrap_or(GpuAmount { count: 1, milli: None });
+        let leaves_share = is_filled && self.gpus.is_none() && self.mig.is_none() && self.gpu_memory.is_none();
+        let leaves_count = is_filled && self.gpus.is_none();
         let delivery = self.delivery.unwrap_or_default();
         if delivery == DeliveryArg::VirtualNode && self.namespace.as_deref().is_none_or(str::is_empty) {
             return Err(Failure::usage("a virtual node needs the namespace whose pods may run on it")
@@ -201,8 +209,8 @@ impl SpecArgs {
             gpus: Some(v1::GpuDemand {
                 class: self.class.clone().unwrap_or_default(),
                 selector: self.selector.clone().unwrap_or_default(),
-                share: Some(v1::Share { kind: Some(self.share(amount)?) }),
-                count: amount.count,
+                share: if leaves_share { None } else { Some(v1::Share { kind: Some(self.share(amount)?) }) },
+                count: if leaves_count { 0 } else { amount.count },
                 cpu_milli_per_gpu: self.cpu_per_gpu.unwrap_or(0),
                 memory_mib_per_gpu: self.memory_per_gpu.unwrap_or(0),
                 isolation: v1::Isolation::from(self.isolation.unwrap_or_default()).into(),
@@ -221,7 +229,10 @@ impl SpecArgs {
             duration_ms: self.duration.unwrap_or(0),
             allow_donors: self.donor.clone(),
             deny_donors: self.not_donor.clone(),
-            delivery: v1::Delivery::from(delivery).into(),
+            delivery: match self.delivery {
+                None if is_filled => v1::Delivery::Unspecified.into(),
+                _ => v1::Delivery::from(delivery).into(),
+            },
             target_namespace: self.namespace.clone().unwrap_or_default(),
             purpose: self.purpose.clone().unwrap_or_default(),
             priority: self.priority.clone().unwrap_or_default(),
@@ -234,6 +245,7 @@ impl SpecArgs {
                 same_gpu_type: self.same_gpu_type,
             }),
             checkpoint_secret: self.checkpoint_secret.clone().unwrap_or_default(),
+            template: self.template.clone().unwrap_or_default(),
         })
     }
 
@@ -321,6 +333,23 @@ mod tests {
         assert_eq!(gpus.share.and_then(|share| share.kind), Some(v1::share::Kind::Milli(250)));
         assert_eq!(spec.delivery, i32::from(v1::Delivery::Namespace));
         assert!(spec.topology.is_some_and(|topology| topology.same_node && !topology.whole_node));
+    }
+
+    #[test]
+    fn what_is_not_given_is_left_to_the_template() {
+        let args = SpecArgs { template: Some("notebook-small".to_owned()), ..SpecArgs::default() };
+        let spec = args.to_message().expect("good");
+        let gpus = spec.gpus.clone().expect("set");
+        assert_eq!((spec.template.as_str(), spec.delivery, gpus.count, gpus.share), ("notebook-small", 0, 0, None));
+        let more = SpecArgs { gpus: amount("2"), delivery: Some(DeliveryArg::Namespace), ..args.clone() };
+        let spec = more.to_message().expect("good");
+        let whole = Some(v1::Share { kind: Some(v1::share::Kind::Whole(v1::share::Whole {})) });
+        assert_eq!(
+            (spec.delivery(), spec.gpus.map(|gpus| (gpus.count, gpus.share))),
+            (v1::Delivery::Namespace, Some((2, whole)))
+        );
+        let gpus = SpecArgs { mig: Some("1g.10gb".to_owned()), ..args }.to_message().expect("good").gpus.expect("set");
+        assert_eq!((gpus.count, gpus.share.is_some()), (0, true));
     }
 
     #[test]

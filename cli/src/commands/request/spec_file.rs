@@ -52,6 +52,7 @@ preemptible:             # requests of higher priority may preempt it
   grace: 10m             # notice that the work needs
   checkpoint: true       # the work reports when it is saved
   sameGpuType: true      # and continues only on GPUs of the same type
+# template: notebook-small   # a RequestTemplate: sets what is left out here ('comity request templates')
 # checkpointSecret: bucket   # delivery virtual-node only: Secret by which its pods reach their checkpoints
 ";
 
@@ -61,7 +62,8 @@ preemptible:             # requests of higher priority may preempt it
 struct SpecFile {
     tenant: String,
     origin: String,
-    gpus: FileGpus,
+    template: Option<String>,
+    gpus: Option<FileGpus>,
     #[serde(default)]
     topology: FileTopology,
     #[serde(default, deserialize_with = "members")]
@@ -100,7 +102,7 @@ struct FilePreemptible {
     same_gpu_type: bool,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FileGpus {
     class: Option<String>,
@@ -212,8 +214,14 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         let shown: Vec<String> = mistakes.iter().map(shown).collect();
         Failure::usage(shown.join("; ")).remedy("'comity request example' prints a complete file")
     })?;
-    let gpus = file.gpus;
+    let has_template = file.template.is_some();
+    if file.gpus.is_none() && !has_template {
+        let failure = Failure::usage(format!("{name}: neither gpus nor a template is given")).field("gpus", "");
+        return Err(failure.remedy("describe the GPUs, as in gpus: {class: frontier, amount: 2}, or name a template"));
+    }
+    let gpus = file.gpus.unwrap_or_default();
     let devices = match (&gpus.class, &gpus.selector) {
+        (None, None) if has_template => None,
         (None, None) => Some("names neither a class nor a selector"),
         (Some(_), Some(_)) => Some("names a class and a selector"),
         _ => None,
@@ -231,6 +239,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         file: Some(PathBuf::from(name)),
         tenant: Some(file.tenant),
         origin: Some(file.origin),
+        template: file.template,
         class: gpus.class,
         selector: gpus.selector,
         gpus: gpus.amount,
@@ -322,6 +331,15 @@ mod tests {
     }
 
     #[test]
+    fn a_template_stands_for_the_gpus() {
+        let spec = |text: &str| parse("f", text).and_then(|args| args.to_message()).expect("good");
+        let filled = spec("tenant: t\norigin: o\ntemplate: notebook-small\n");
+        assert_eq!((filled.template.as_str(), filled.delivery), ("notebook-small", 0));
+        let more = spec("tenant: t\norigin: o\ntemplate: notebook-small\ngpus: {amount: 2}\n");
+        assert_eq!(more.gpus.map(|gpus| (gpus.class, gpus.count)), Some((String::new(), 2)));
+    }
+
+    #[test]
     fn numbers_and_strings_are_amounts() {
         for (written, milli) in [("3", None), ("\"3\"", None), ("0.5", Some(500)), ("500m", Some(500))] {
             let text = format!("tenant: t\norigin: o\ngpus: {{class: c, amount: {written}}}\n");
@@ -366,6 +384,7 @@ mod tests {
             ("tenant: t\ngpus: {class: c}\n", "f", "origin"),
             ("tenant: t\ntenant: u\norigin: o\ngpus: {class: c}\n", "f:2:", "tenant"),
             ("tenant: t\norigin: o\ngpus: {}\n", "f", "neither a class"),
+            ("tenant: t\norigin: o\n", "f", "neither gpus nor a template"),
             ("tenant: t\norigin: o\ngpus: {class: c, mig: 1g.10gb, memory: 1Gi}\n", "f", "MIG"),
             ("- a\n", "f", "file"),
             ("a: [", "f", "file"),

@@ -18,10 +18,8 @@ use crate::views::{QuotaUse, Request};
 
 const SUBMIT_EXAMPLES: &str = "\
 Examples:
-  comity request submit --tenant poly-ml --origin polytech-campus \\
-      --class frontier --gpus 3 --wait
+  comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 3 --wait
   comity request submit -f request.yaml --wait --timeout 5m -o json
-  comity request example > request.yaml
 
 --help shows all flags by topic: sharing, topology, gangs, times, preemption.
 ";
@@ -42,6 +40,8 @@ Examples:
       --members 6-12 --spread-donors
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 4 \\
       --spread-nodes --data laion=40Ti
+  comity request submit --tenant poly-ml --origin polytech-campus --template notebook-small \\
+      --duration 2h
   comity request submit -f request.yaml --wait --timeout 5m -o json
   comity request submit --tenant poly-ml --origin polytech-campus --class frontier --gpus 8 \\
       --start-after 2026-11-23T18:00Z --start-by 12h

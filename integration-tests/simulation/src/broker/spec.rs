@@ -26,6 +26,7 @@ pub(crate) fn request_spec(tenant: TenantId, origin: ClusterId, gpus: GpuDemand,
         preemptible: None,
         release_idle: None,
         checkpoint_secret: None,
+        template: None,
         submitted_by: String::new(),
     }
 }

@@ -129,6 +129,7 @@ impl GroundTruth {
             | ReclaimReason::PolicyChanged { .. }
             | ReclaimReason::Preempted { .. }
             | ReclaimReason::Migration { .. }
+            | ReclaimReason::BorrowedQuota { .. }
             | ReclaimReason::Revoked { .. }
             | ReclaimReason::UserRevoked { .. } => false,
         }

@@ -184,7 +184,7 @@ impl ReclaimFederation {
             | ReclaimReason::DonorSilent
             | ReclaimReason::Revoked { .. }
             | ReclaimReason::UserRevoked { .. } => {}
-            ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } => {
+            ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. } | ReclaimReason::BorrowedQuota { .. } => {
                 report.for_requests += 1;
                 notice = notice.max(asked.map_or(0, |asked| asked.grace.0));
             }

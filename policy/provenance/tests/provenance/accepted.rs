@@ -4,6 +4,7 @@ use comity_provenance::{
     Accepted, InForce, ObjectId, ObjectKind, ObjectStore, PolicyFolder, StoreError, Verdict, judge,
 };
 
+use super::attempts::members::share;
 use super::repository::{NOW_MS, Repository, document};
 
 fn accepted(repository: &Repository) -> Accepted {
@@ -28,6 +29,25 @@ fn owners_change_what_they_own() {
     assert_eq!(found.bundle.clusters["centre-main"].spec.local_reserve_gpus_milli, 4_000);
     repository.take_into_force();
     assert!(matches!(repository.judge(), Verdict::Unchanged));
+}
+
+#[test]
+fn a_member_of_a_cohort_alone_takes_back_what_is_its_own() {
+    let mut repository = Repository::new();
+    share(&mut repository);
+    repository.edit("quota.yaml", "borrowingLimit: 2", "borrowingLimit: 1, lendingLimit: 3");
+    repository.commit(Some("poly"), "borrow and lend less");
+    repository.edit("centre-quota.yaml", "maxConcurrentGpus: 4", "maxConcurrentGpus: 2");
+    repository.commit(Some("centre"), "less to share");
+    accepted(&repository);
+    repository.take_into_force();
+    repository.edit("quota.yaml", ", cohort: lab, borrowingLimit: 1, lendingLimit: 3", "");
+    repository.commit(Some("poly"), "leave");
+    accepted(&repository);
+    repository.take_into_force();
+    repository.edit("quota.yaml", "maxConcurrentGpus: 8", "maxConcurrentGpus: 8, cohort: alone");
+    repository.commit(Some("poly"), "a cohort of its own");
+    accepted(&repository);
 }
 
 #[test]

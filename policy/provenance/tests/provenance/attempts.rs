@@ -1,7 +1,7 @@
 //! Attempts to change the policy without its owners. Each is refused, and says why.
 
 #[path = "attempts/members.rs"]
-mod members;
+pub(crate) mod members;
 
 use comity_provenance::{Refused, Verdict};
 

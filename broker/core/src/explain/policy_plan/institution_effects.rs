@@ -78,7 +78,7 @@ impl<'s> Capacity<'s> {
 
     /// Has tenant after tenant borrow from donor after donor as much as policy allows beside what they hold by then.
     fn borrows_milli(&self, institution: &str) -> u64 {
-        let mut usage = UsageTable::default();
+        let mut usage = UsageTable::under(self.bundle);
         let mut lent = self.lent_milli.clone();
         let mut left: BTreeMap<(&ClusterId, &str), u64> = BTreeMap::new();
         let mut total = 0_u64;

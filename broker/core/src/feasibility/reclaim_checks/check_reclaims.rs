@@ -10,7 +10,7 @@ use crate::feasibility::reclaim_checks::preemption::{
     departing_leases, is_making_room, may_be_preempted, preempting_priority,
 };
 use crate::feasibility::reclaim_checks::terms::{withdrawal_of, withdrawn};
-use crate::feasibility::reclaim_checks::{limit, migration, reclaim_budget};
+use crate::feasibility::reclaim_checks::{borrowed_quota, limit, migration, reclaim_budget};
 use crate::feasibility::release::fits_when_gone;
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::lease::Lease;
@@ -59,6 +59,12 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
             ReclaimReason::Preempted { by } => {
                 let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
                 proposed_count == set.len() && frees_room(state, *by, donor, &set, proposed.lease)
+            }
+            ReclaimReason::BorrowedQuota { by, at } => {
+                let alike = proposals.iter().zip(&in_force).filter(|(other, _)| other.reason == proposed.reason);
+                let set: Option<Vec<(LeaseId, &Lease)>> =
+                    alike.map(|(other, lease)| Some((other.lease, *lease.as_ref().ok()?))).collect();
+                set.is_some_and(|set| borrowed_quota::returns_quota(state, *by, at, &set))
             }
             ReclaimReason::Migration { by } => {
                 let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
@@ -111,8 +117,7 @@ fn freed_before(
     reason: &ReclaimReason,
 ) -> BTreeSet<LeaseId> {
     let comes_before = |other: &ReclaimReason| match (other, reason) {
-        (ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. }, _)
-        | (_, ReclaimReason::Preempted { .. } | ReclaimReason::Migration { .. }) => false,
+        (other, reason) if other.for_request().is_some() || reason.for_request().is_some() => false,
         (other, reason) if other.is_failure() || reason.is_failure() => !reason.is_failure(),
         (ReclaimReason::PolicyChanged { code, .. }, _) => code != limit::CODE,
         (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code, .. }) => code == limit::CODE,
@@ -190,6 +195,7 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
             fits(None) && !fits(Some(id))
         }
         ReclaimReason::Migration { by } => migration::migration_still_needed(state, *by, id, lease),
+        ReclaimReason::BorrowedQuota { by, at } => borrowed_quota::is_quota_still_needed(state, *by, at, id),
     }
 }
 

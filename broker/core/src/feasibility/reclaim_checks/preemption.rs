@@ -20,11 +20,12 @@ pub(crate) fn departing_leases<'a>(
     state: &'a State,
     donor: &'a ClusterId,
 ) -> impl Iterator<Item = (LeaseId, &'a Lease)> {
-    state.leases_of(donor).filter(move |(_, lease)| {
-        lease.placement.donor == *donor
-            && lease.occupies()
-            && matches!(lease.state, LeaseState::Ending | LeaseState::Reclaiming)
-    })
+    state.leases_of(donor).filter(move |(_, lease)| lease.placement.donor == *donor && departs(lease))
+}
+
+/// Whether a lease still occupies capacity and will soon free it.
+pub(crate) fn departs(lease: &Lease) -> bool {
+    lease.occupies() && matches!(lease.state, LeaseState::Ending | LeaseState::Reclaiming)
 }
 
 /// The waiting request for which a lease is being reclaimed.
@@ -33,9 +34,21 @@ pub(crate) fn beneficiary_of(state: &State, lease: &Lease) -> Option<RequestId> 
     state.requests.get(&by).filter(|request| request.room_at.is_some() && request.waits()).map(|_| by)
 }
 
-/// Whether a donor is making room for a waiting request.
+/// The leases that are being reclaimed for a request, and depart still.
+pub(crate) fn reclaimed_for(state: &State, id: RequestId) -> impl Iterator<Item = (LeaseId, &Lease)> {
+    let departs =
+        |lease: &Lease| lease.occupies() && matches!(lease.state, LeaseState::Ending | LeaseState::Reclaiming);
+    state.live_leases().filter(move |(_, lease)| departs(lease) && beneficiary_of(state, lease) == Some(id))
+}
+
+/// Whether a donor is making room for a waiting request, or will serve one for which leases elsewhere are reclaimed.
 pub(crate) fn is_making_room(state: &State, donor: &ClusterId) -> bool {
+    let serves = |id: &RequestId| {
+        let is_there = state.requests.get(id).is_some_and(|request| request.room_at.as_ref() == Some(donor));
+        is_there && reclaimed_for(state, *id).next().is_some()
+    };
     departing_leases(state, donor).any(|(_, lease)| beneficiary_of(state, lease).is_some())
+        || state.derived.reclaimed_for.iter().any(serves)
 }
 
 /// Whether a request of priority `value` may preempt `lease` now.

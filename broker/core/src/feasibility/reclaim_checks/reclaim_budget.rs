@@ -1,6 +1,7 @@
 //! Limits on how often leases are reclaimed for local need and preemptions (`maxReclaims`).
 //!
-//! A reclaim that policy, a failure or a migration causes is never limited: it yields to nobody else's demand.
+//! A reclaim that policy, a failure or a migration causes is never limited: it yields to nobody else's demand. Nor is one of
+//! borrowed quota: otherwise a borrower's own document could keep what is lent to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,6 +21,7 @@ pub(crate) fn is_limited(reason: &ReclaimReason) -> bool {
         ReclaimReason::LocalNeed | ReclaimReason::Preempted { .. } => true,
         ReclaimReason::PolicyChanged { .. }
         | ReclaimReason::Migration { .. }
+        | ReclaimReason::BorrowedQuota { .. }
         | ReclaimReason::DeviceFailed { .. }
         | ReclaimReason::NodeFailed { .. }
         | ReclaimReason::DonorSilent

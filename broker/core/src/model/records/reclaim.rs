@@ -16,7 +16,7 @@
 //! token from beginning to end; no lease ever changes its donor. The request of a revoked user, or of an origin that is
 //! drained, does not move: it ends with its leases, as `cancelled`.
 
-use comity_types::{EndReason, LeaseTreatment, NodeId, RequestId, Side};
+use comity_types::{ClusterId, EndReason, LeaseTreatment, NodeId, RequestId, Side};
 use serde::{Deserialize, Serialize};
 
 use crate::model::inventory::FaultClass;
@@ -44,6 +44,13 @@ pub enum ReclaimReason {
     Migration {
         /// The blocked request.
         by: RequestId,
+    },
+    /// It is on quota that its tenant or institution borrows, and the member of the cohort that has it needs it back.
+    BorrowedQuota {
+        /// The request that is within its nominal quota.
+        by: RequestId,
+        /// The donor where that request will start; often not the lease's.
+        at: ClusterId,
     },
     /// One of its devices failed.
     DeviceFailed {
@@ -86,6 +93,7 @@ impl ReclaimReason {
             Self::PolicyChanged { .. } => "policy-changed",
             Self::Preempted { .. } => "preempted",
             Self::Migration { .. } => "migration",
+            Self::BorrowedQuota { .. } => "borrowed-quota",
             Self::DeviceFailed { .. } => "device-failed",
             Self::NodeFailed { .. } => "node-failed",
             Self::DonorSilent => "donor-silent",
@@ -97,7 +105,7 @@ impl ReclaimReason {
     #[must_use]
     pub fn for_request(&self) -> Option<RequestId> {
         match self {
-            Self::Preempted { by } | Self::Migration { by } => Some(*by),
+            Self::Preempted { by } | Self::Migration { by } | Self::BorrowedQuota { by, .. } => Some(*by),
             Self::Revoked { by, .. } | Self::UserRevoked { by } => *by,
             Self::LocalNeed
             | Self::PolicyChanged { .. }
@@ -132,7 +140,9 @@ impl ReclaimReason {
     #[must_use]
     pub fn ends_at_once(&self) -> EndReason {
         match self {
-            Self::LocalNeed | Self::PolicyChanged { .. } | Self::Migration { .. } => EndReason::Reclaimed,
+            Self::LocalNeed | Self::PolicyChanged { .. } | Self::Migration { .. } | Self::BorrowedQuota { .. } => {
+                EndReason::Reclaimed
+            }
             Self::Preempted { .. } => EndReason::Preempted,
             Self::DeviceFailed { .. } => EndReason::DeviceLost,
             Self::NodeFailed { .. } => EndReason::NodeLost,
@@ -151,6 +161,7 @@ impl std::fmt::Display for ReclaimReason {
             Self::PolicyChanged { code, treatment: _ } => write!(f, "policy does not allow it any more ({code})"),
             Self::Preempted { by } => write!(f, "{by} of higher priority needs its place"),
             Self::Migration { by } => write!(f, "{by} fits if it moves, and there is another place for it"),
+            Self::BorrowedQuota { by, .. } => write!(f, "{by} needs the quota that it borrows"),
             Self::DeviceFailed { node, device, class } => {
                 let how = match class {
                     FaultClass::Lost => "is gone",

@@ -4,9 +4,10 @@ mod demand_bounds;
 pub(crate) mod gpu_type;
 pub(crate) mod isolation;
 pub(crate) mod preemptible;
+pub(crate) mod template;
 pub(crate) mod topology;
 
-use comity_types::{ClassName, ClusterId, Delivery, PriorityName, TenantId};
+use comity_types::{ClassName, ClusterId, Delivery, PriorityName, TemplateName, TenantId};
 use serde::{Deserialize, Serialize};
 
 use crate::model::data::DataNeed;
@@ -16,6 +17,7 @@ use crate::model::time::{Millis, Timestamp};
 pub use gpu_type::GpuType;
 pub use isolation::Isolation;
 pub use preemptible::Preemptible;
+pub use template::of_template;
 pub use topology::{Members, Numa, NvLink, Topology};
 
 /// Share of one device.
@@ -105,6 +107,9 @@ pub struct RequestSpec {
     /// Secret of the target namespace by which pods on the virtual node reach their checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoint_secret: Option<String>,
+    /// The request template that it was made from. Its fields are those of the template at submission.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template: Option<TemplateName>,
     /// Who submitted it: a user's SPIFFE id, or the id of the cluster whose agent did; empty if unknown. Limits on each user
     /// count its leases.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -178,6 +178,7 @@ impl Transition<'_> {
         let policy = self.policy.as_ref().map_or_else(String::new, |bundle| bundle.hash.clone());
         let actor = self.actor.name();
         let acts = std::mem::take(&mut self.acts);
+        let key = self.state.records.nonce_key;
         let head = &mut self.state.records.audit;
         let mut sealed = Vec::with_capacity(acts.len());
         for act in acts {
@@ -196,6 +197,7 @@ impl Transition<'_> {
                 institutions: act.institutions.into_iter().collect(),
                 policy: policy.clone(),
                 reasons: act.reasons.into_iter().map(cited).collect(),
+                nonce: key.nonce(head.size()),
                 previous: head.last(),
             };
             let record = record.seal().map_err(|error| IllegalChange { revision, what: error.to_string() })?;

@@ -1,5 +1,7 @@
 //! Changes of the broker group's own records.
 
+use comity_audit::NonceKey;
+
 use crate::model::broker_record::BrokerRecord;
 use crate::model::limits::RECOVERY_GAP;
 use crate::state::transition::Transition;
@@ -12,9 +14,11 @@ impl Transition<'_> {
     }
 
     /// Records that a leader's term begins now.
-    pub(crate) fn begin_term(&mut self) {
+    pub(crate) fn begin_term(&mut self, nonce_key: NonceKey) {
         let now = self.now;
-        self.records().term_began = now;
+        let records = self.records();
+        records.term_began = now;
+        records.nonce_key = nonce_key;
     }
 
     /// Skips [`RECOVERY_GAP`] values of every counter.

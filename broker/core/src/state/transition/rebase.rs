@@ -52,6 +52,7 @@ impl Transition<'_> {
             term_began,
             // Records of the past keep their times.
             audit: _,
+            nonce_key: _,
             next_request: _,
             next_lease: _,
             next_peering: _,

@@ -1,7 +1,17 @@
 //! Attempts about members and what they have with each other, and against the line of commits.
 
 use super::{Attempt, change_rule};
-use crate::repository::document;
+use crate::repository::{Repository, document};
+
+/// Puts a quota of polytechnic and one of the centre into a cohort.
+pub(crate) fn share(repository: &mut Repository) {
+    repository.edit("quota.yaml", "maxConcurrentGpus: 8", "maxConcurrentGpus: 8, cohort: lab, borrowingLimit: 2");
+    let centre = "institution: centre, maxConcurrentGpus: 4, cohort: lab";
+    repository.write("centre-quota.yaml", &document("Quota", "centre", centre));
+    let change = repository.commit(Some("poly"), "share quota");
+    repository.approve("centre", change);
+    repository.take_into_force();
+}
 
 pub(super) fn attempts() -> Vec<Attempt> {
     vec![
@@ -49,6 +59,39 @@ pub(super) fn attempts() -> Vec<Attempt> {
             },
             "unsigned",
             "changes Institution `guest` without the signature of a maintainer",
+        ),
+        (
+            "an institution joins the cohort of others",
+            |repository| {
+                share(repository);
+                let keyless = "institution: keyless, maxConcurrentGpus: 4, cohort: lab";
+                repository.write("keyless-quota.yaml", &document("Quota", "keyless", keyless));
+                repository.commit(Some("ingrid"), "x");
+            },
+            "unsigned",
+            "changes Quota `keyless` without the signature of institution `centre` and institution `poly`",
+        ),
+        (
+            "a member of a cohort lets itself borrow more",
+            |repository| {
+                share(repository);
+                repository.edit("quota.yaml", "borrowingLimit: 2", "borrowingLimit: 3");
+                repository.commit(Some("poly"), "x");
+            },
+            "unsigned",
+            "changes Quota `ml-large` without the signature of institution `centre`: it is signed by institution `poly`",
+        ),
+        (
+            "an institution gets into a cohort by a tenant that moves to it",
+            |repository| {
+                share(repository);
+                repository.edit("tenant.yaml", "institution: poly", "institution: keyless");
+                repository.edit("tenant.yaml", "[poly-farm]", "[keyless-pc]");
+                let change = repository.commit(Some("poly"), "x");
+                repository.approve("ingrid", change);
+            },
+            "unsigned",
+            "changes Tenant `ml` without the signature of institution `centre`",
         ),
         (
             "a tenant is moved to another institution by the one that gets it",

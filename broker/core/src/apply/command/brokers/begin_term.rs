@@ -1,5 +1,6 @@
 //! Starts a new leader's term.
 
+use comity_audit::NonceKey;
 use comity_types::{LeaseId, LeaseState, PeeringId};
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,8 @@ pub struct BeginTerm {
     pub broker: u64,
     /// How long no leader reached a quorum, by the members' monotonic clocks.
     pub outage: Millis,
+    /// Drawn by the leader: the secret of the nonces in the audit log.
+    pub nonce_key: NonceKey,
 }
 
 impl BeginTerm {
@@ -26,7 +29,7 @@ impl BeginTerm {
         let now = transition.now();
         // The outage began after the last term did, so an outage that two leaders in a row report counts once.
         let outage = self.outage.min(now.since(transition.state().term_began));
-        transition.begin_term();
+        transition.begin_term(self.nonce_key);
         if outage < SHORTEST_OUTAGE {
             return Ok(ReplyBody::Done);
         }

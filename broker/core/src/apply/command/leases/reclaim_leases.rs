@@ -99,6 +99,7 @@ fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     // The request was served, so its count of attempts starts again.
     transition.change_request(request, |request| request.attempts = 0);
     if let Some(by) = proposed.reason.for_request() {
+        let donor = if let ReclaimReason::BorrowedQuota { at, .. } = &proposed.reason { at.clone() } else { donor };
         transition.change_request(by, |request| {
             request.message = format!("waiting for room at {donor}, where leases are being reclaimed for it");
             request.room_at = Some(donor);
@@ -125,6 +126,11 @@ fn documents_behind(state: &State, proposed: &ProposedReclaim) -> Vec<DocRef> {
         ReclaimReason::LocalNeed => terms.map(|terms| terms.cite("localReserveGpus")).into_iter().collect(),
         ReclaimReason::Preempted { by } => {
             [priority_of(*by), priority_of(lease.request)].into_iter().flatten().collect()
+        }
+        ReclaimReason::BorrowedQuota { by, .. } => {
+            let claimant = state.requests.get(by).map(|request| request.spec.tenant.as_str());
+            let tenants = claimant.into_iter().chain([lease.tenant.as_str()]);
+            tenants.flat_map(|tenant| bundle.cohort_lines(tenant, lease.class.as_str())).collect()
         }
         ReclaimReason::Migration { .. }
         | ReclaimReason::DeviceFailed { .. }

@@ -1,0 +1,308 @@
+//! Cohorts of quotas: borrowed quota goes back to whoever has it, with notice and no more than needed.
+
+use comity_core::command::{CancelRequest, ReclaimLeases, ReleaseLease};
+use comity_core::demand::{RequestSpec, Share};
+use comity_core::explain;
+use comity_core::proposal::ProposedReclaim;
+use comity_core::reclaim::ReclaimReason;
+use comity_core::{Command, Millis, ReplyBody, scheduler};
+use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState, TenantId};
+use proptest::prelude::*;
+
+use super::federation::{Federation, RIVALS, cluster, spec};
+use super::reclaim::{GRACE, at};
+
+/// Quotas of two tenants in a cohort; the third has none.
+fn quotas(team: &str, juniors: &str) -> String {
+    let quota = |tenant: &str, spec: &str| {
+        format!(
+            "---\napiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {{name: {tenant}}}\nspec: {{tenant: {tenant}, \
+             cohort: lab, {spec}}}\n"
+        )
+    };
+    format!("{RIVALS}{}{}", quota("team", team), quota("juniors", juniors))
+}
+
+fn of(tenant: &str, gpus: u32) -> RequestSpec {
+    RequestSpec {
+        tenant: TenantId::parse(tenant, "tenant").unwrap(),
+        duration: Millis::from_hours(8),
+        ..spec(gpus, Share::Whole, "big")
+    }
+}
+
+impl Federation {
+    fn sharing(team: &str, juniors: &str) -> Self {
+        let mut federation = Self::with_rivals();
+        federation.also(&quotas(team, juniors));
+        federation
+    }
+
+    /// The leases that the next plan reclaims, with the reason's name.
+    fn planned_reclaims(&self) -> Vec<ProposedReclaim> {
+        scheduler::plan(&self.state, 100).reclaims
+    }
+
+    fn lease_state(&self, lease: LeaseId) -> LeaseState {
+        self.state.leases[&lease].state
+    }
+
+    fn borrowed_by(&self, tenant: &str) -> u64 {
+        self.state.usage().in_use(tenant, "", "", "").tenant_milli()
+    }
+}
+
+/// GPUs of leases that do not end, in thousandths. A lease and its replacement count once.
+fn kept(federation: &Federation) -> u64 {
+    let leases = federation.state.live_leases().map(|(_, lease)| lease);
+    let kept = leases.filter(|lease| lease.state != LeaseState::Ending && lease.moved_to.is_none());
+    kept.map(|lease| lease.placement.milli()).sum()
+}
+
+/// Proposes what is planned. Sparing a lease ends its replacement, which may be among the proposals: that one is refused.
+/// Then both sides report that all ending leases are gone.
+fn reclaim_and_clear(federation: &mut Federation) {
+    let reclaims = federation.planned_reclaims();
+    let spare = comity_core::feasibility::spared(&federation.state);
+    federation.ok(Command::ReclaimLeases(ReclaimLeases { spare, reclaims }));
+    let ending = federation.state.live_leases().filter(|(_, lease)| lease.state == LeaseState::Ending);
+    let ending: Vec<LeaseId> = ending.map(|(id, _)| id).collect();
+    ending.into_iter().for_each(|lease| federation.stop(lease));
+}
+
+fn end(federation: &mut Federation, lease: LeaseId) {
+    federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
+    federation.stop(lease);
+}
+
+/// Code, reason and remedy of what keeps a request from south.
+fn obstacle(federation: &Federation, spec: &RequestSpec) -> (String, String, String) {
+    let verdicts = explain::explain(&federation.state, spec).donors;
+    let verdict = verdicts.into_iter().find(|verdict| verdict.donor == cluster("south")).unwrap();
+    let obstacle = verdict.obstacle.unwrap();
+    (obstacle.code, obstacle.reason, obstacle.unblock)
+}
+
+fn reclaimed(reclaims: &[ProposedReclaim]) -> Vec<LeaseId> {
+    let mut leases: Vec<LeaseId> = reclaims.iter().map(|reclaim| reclaim.lease).collect();
+    leases.sort_unstable();
+    leases
+}
+
+#[test]
+fn borrowed_quota_is_returned_with_notice_and_no_more_than_needed() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 4", "maxConcurrentGpus: 4");
+    let (_, own) = federation.running(at("north", of("team", 3)));
+    let (borrower, borrowed) = federation.running(at("north", of("team", 3)));
+    let (_, more) = federation.running(at("north", of("team", 1)));
+    assert_eq!(federation.borrowed_by("team"), 7_000, "three of the juniors' four");
+    // There are free GPUs at south, and not enough quota.
+    let wanted = at("south", of("juniors", 2));
+    let (code, reason, unblock) = obstacle(&federation, &wanted);
+    assert_eq!(code, "quota-lent", "{reason}");
+    assert!(reason.contains("0 are in use, others of cohort `lab` borrow 3, and the request needs 2 more"), "{reason}");
+    assert!(unblock.contains("are reclaimed for it"), "{unblock}");
+    let quote = explain::quote(&federation.state, &wanted);
+    let told = quote.reclaims.clone().unwrap();
+    assert!(told.return_quota && !told.move_aside && !told.given);
+    assert_eq!((&told.donor, told.leases.len(), told.gpus_milli()), (&cluster("south"), 1, 1_000), "{told:?}");
+    assert_eq!(told.leases[0].lease, more, "the least that is enough");
+    let starts = quote.earliest.clone().unwrap();
+    assert_eq!(starts.0.0, federation.state.log_time.0 + GRACE, "{starts:?}");
+    assert!(quote.explanation.summary.contains("would be reclaimed to return quota that it needs"), "{quote:?}");
+
+    let request = federation.submit(wanted);
+    assert_eq!(federation.place(), []);
+    let reclaims = federation.planned_reclaims();
+    assert_eq!(reclaimed(&reclaims), [more]);
+    assert_eq!(reclaims[0].reason, ReclaimReason::BorrowedQuota { by: request, at: cluster("south") });
+    federation.reclaim(reclaims);
+    assert_eq!(
+        [own, borrowed, more].map(|lease| federation.lease_state(lease)),
+        [LeaseState::Active, LeaseState::Active, LeaseState::Reclaiming]
+    );
+    let waiting = explain::explain_waiting(&federation.state, request).unwrap();
+    assert!(waiting.reclaims.unwrap().given);
+    assert_eq!(federation.planned_reclaims(), [], "once is enough");
+    assert_eq!(federation.place(), [], "and the quota is nobody else's meanwhile");
+
+    federation.expire_at(federation.state.leases[&more].reclaim.clone().unwrap().deadline.0);
+    assert_eq!(federation.state.leases[&more].end_reason, Some(EndReason::Reclaimed));
+    federation.stop(more);
+    let leases = federation.place();
+    let placed: Vec<RequestId> = leases.iter().map(|lease| federation.state.leases[lease].request).collect();
+    assert_eq!(placed, [request], "not the request of the lease that was reclaimed");
+    assert_eq!((federation.borrowed_by("team"), federation.borrowed_by("juniors")), (6_000, 2_000));
+    assert_eq!(federation.state.requests[&borrower].state, RequestState::Placed);
+    // What waits now borrows, and takes nothing back.
+    assert_eq!(federation.planned_reclaims(), []);
+}
+
+#[test]
+fn nobody_takes_back_more_than_its_quota_or_without_a_place() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 4", "maxConcurrentGpus: 4, lendingLimit: 3");
+    let (_, lease) = federation.running(at("north", of("team", 7)));
+    // Of its four GPUs one is never lent.
+    let (code, ..) = obstacle(&federation, &at("south", of("juniors", 2)));
+    assert_eq!(code, "quota-lent");
+    federation.running(at("south", of("juniors", 1)));
+    federation.submit(at("south", of("juniors", 4)));
+    assert_eq!(federation.planned_reclaims(), [], "above its quota");
+    let elsewhere = federation.submit(RequestSpec { allow_donors: vec![cluster("east")], ..of("juniors", 2) });
+    assert_eq!(federation.planned_reclaims(), [], "no donor has room for it");
+    let request = federation.submit(at("south", of("juniors", 2)));
+    let reclaims = federation.planned_reclaims();
+    assert_eq!(reclaimed(&reclaims), [lease]);
+    // Nobody else can have it reclaimed.
+    for by in [elsewhere, RequestId(99)] {
+        let reason = ReclaimReason::BorrowedQuota { by, at: cluster("south") };
+        let command = ReclaimLeases { spare: Vec::new(), reclaims: vec![ProposedReclaim { lease, reason }] };
+        match federation.ok(Command::ReclaimLeases(command)).reply.unwrap() {
+            ReplyBody::Reclaimed { leases, refused, .. } => assert!(leases.is_empty() && refused.len() == 1),
+            other => panic!("{other:?}"),
+        }
+    }
+    federation.reclaim(reclaims);
+    federation.ok(Command::CancelRequest(CancelRequest { request }));
+    federation.reclaim(Vec::new());
+    assert_eq!(federation.lease_state(lease), LeaseState::Active, "the reason has gone away");
+}
+
+#[test]
+fn a_lease_that_has_both_the_quota_and_the_room_is_taken() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 12", "maxConcurrentGpus: 8");
+    let (_, elsewhere) = federation.running(at("north", of("team", 8)));
+    let (_, there) = federation.running(at("south", of("team", 4)));
+    let (_, more) = federation.running(at("north", of("team", 4)));
+    assert_eq!(federation.borrowed_by("team"), 16_000, "four borrowed");
+    let fits = federation.submit(at("north", of("juniors", 4)));
+    assert_eq!(federation.place().len(), 1, "within its quota, and there is room");
+    let lease = federation.state.requests[&fits].lease.unwrap();
+    federation.run(lease);
+    federation.submit(at("south", of("juniors", 4)));
+    let reclaims = federation.planned_reclaims();
+    assert_eq!(reclaimed(&reclaims), [there], "not {elsewhere} or {more}: its place is needed, too");
+}
+
+#[test]
+fn two_claims_do_not_count_on_the_same_lease() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 0", "maxConcurrentGpus: 4");
+    let leases: Vec<LeaseId> = (0..4).map(|_| federation.running(at("north", of("team", 1))).1).collect();
+    let requests = [("north", 1), ("south", 1)].map(|(donor, gpus)| federation.submit(at(donor, of("juniors", gpus))));
+    let mut taken = Vec::new();
+    for _ in 0..3 {
+        let reclaims = federation.planned_reclaims();
+        taken.extend(federation.reclaim(reclaims));
+    }
+    taken.sort_unstable();
+    taken.dedup();
+    assert_eq!(taken.len(), 2, "one for each request: {taken:?} of {leases:?}");
+    for lease in taken {
+        federation.expire_at(federation.state.leases[&lease].reclaim.clone().unwrap().deadline.0);
+        federation.stop(lease);
+        federation.place();
+    }
+    assert!(requests.iter().all(|request| federation.state.requests[request].state == RequestState::Placed));
+    assert_eq!((federation.borrowed_by("team"), federation.borrowed_by("juniors")), (2_000, 2_000));
+}
+
+#[test]
+fn who_borrows_stands_back_for_who_is_within_its_quota() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 4", "maxConcurrentGpus: 4");
+    federation.running(of("team", 4));
+    let (first, _) = federation.running(of("juniors", 3));
+    let borrows = federation.submit(of("team", 1));
+    let within = federation.submit(of("juniors", 1));
+    let placed: Vec<RequestId> =
+        federation.place().iter().map(|lease| federation.state.leases[lease].request).collect();
+    assert_eq!(placed, [within], "although {borrows} is older");
+    // If nobody else needs it, the older request borrows.
+    let lease = federation.state.requests[&first].lease.unwrap();
+    end(&mut federation, lease);
+    assert_eq!(federation.place().len(), 1);
+    assert_eq!(federation.state.requests[&borrows].state, RequestState::Placed);
+}
+
+#[test]
+fn a_policy_that_takes_quota_away_ends_nothing_until_it_is_needed() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 4", "maxConcurrentGpus: 8");
+    let (_, lease) = federation.running(at("north", of("team", 8)));
+    federation.also(&quotas("maxConcurrentGpus: 4", "maxConcurrentGpus: 2"));
+    assert_eq!(federation.lease_state(lease), LeaseState::Active);
+    assert_eq!(federation.planned_reclaims(), []);
+    let (code, ..) = obstacle(&federation, &at("south", of("team", 1)));
+    assert_eq!(code, "quota-exhausted", "more than both have");
+    federation.submit(at("south", of("juniors", 2)));
+    assert_eq!(reclaimed(&federation.planned_reclaims()), [lease]);
+}
+
+/// What happens in a property: a tenant asks, or the oldest lease of one ends.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    Ask(bool, u32),
+    End(bool),
+}
+
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let event = prop_oneof![
+        3 => (any::<bool>(), 1_u32..=4).prop_map(|(team, gpus)| Event::Ask(team, gpus)),
+        1 => any::<bool>().prop_map(Event::End),
+    ];
+    prop::collection::vec(event, 1..14)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// With room everywhere, all requests within nominal quotas run once notices are over, and no more is used than both
+    /// quotas have.
+    #[test]
+    fn every_member_gets_its_quota_back(team in 0_u32..=5, juniors in 0_u32..=5, events in events()) {
+        let gpus = |gpus: u32| format!("maxConcurrentGpus: {gpus}");
+        let mut federation = Federation::sharing(&gpus(team), &gpus(juniors));
+        let name = |is_team: bool| if is_team { "team" } else { "juniors" };
+        let nominal = |is_team: bool| u64::from(if is_team { team } else { juniors }) * 1_000;
+        for event in events {
+            match event {
+                Event::Ask(is_team, gpus) => {
+                    federation.submit(of(name(is_team), gpus));
+                }
+                Event::End(is_team) => {
+                    let held = federation.state.live_leases().find(|(_, lease)| {
+                        lease.tenant.as_str() == name(is_team) && lease.state == LeaseState::Active
+                    });
+                    if let Some(id) = held.map(|(id, _)| id) {
+                        end(&mut federation, id);
+                    }
+                }
+            }
+            let leases = federation.place();
+            leases.iter().for_each(|lease| federation.run(*lease));
+            reclaim_and_clear(&mut federation);
+            prop_assert!(kept(&federation) <= nominal(true) + nominal(false));
+        }
+        for _ in 0..24 {
+            let due: Vec<LeaseId> = federation.state.reclaiming().map(|(id, _)| id).collect();
+            if let Some(last) = due.iter().filter_map(|id| Some(federation.state.leases[id].reclaim.as_ref()?.deadline.0)).max() {
+                federation.expire_at(last);
+                due.iter().for_each(|lease| federation.stop(*lease));
+            }
+            let leases = federation.place();
+            leases.iter().for_each(|lease| federation.run(*lease));
+            let done = leases.is_empty() && federation.planned_reclaims().is_empty() && due.is_empty();
+            reclaim_and_clear(&mut federation);
+            prop_assert!(kept(&federation) <= nominal(true) + nominal(false));
+            if done {
+                break;
+            }
+        }
+        prop_assert!(federation.state.reclaiming().next().is_none(), "it comes to rest");
+        for is_team in [true, false] {
+            let used = federation.borrowed_by(name(is_team));
+            let waits = federation.state.queued().filter(|(_, request)| request.spec.tenant.as_str() == name(is_team));
+            for (id, request) in waits {
+                prop_assert!(used + request.spec.least_milli() > nominal(is_team), "{} waits beside {}", id, used);
+            }
+        }
+    }
+}
