@@ -18,13 +18,6 @@
 mod agent_stores;
 mod attack_kind;
 mod attack_round;
-mod attacks_on_arithmetic;
-mod attacks_on_binding;
-mod attacks_on_messages;
-mod attacks_on_numbers;
-mod attacks_on_policy;
-mod attacks_on_trust;
-mod attacks_without_end;
 mod books;
 mod broker_core;
 mod hostile_broker;

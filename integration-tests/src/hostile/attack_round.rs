@@ -1,5 +1,13 @@
 //! One round: an honest lease is active, the broker attacks, and everything is honest again.
 
+mod attacks_on_arithmetic;
+mod attacks_on_binding;
+mod attacks_on_messages;
+mod attacks_on_numbers;
+mod attacks_on_policy;
+mod attacks_on_trust;
+mod attacks_without_end;
+
 use std::time::Duration;
 
 use anyhow::Result;

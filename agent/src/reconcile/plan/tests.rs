@@ -10,9 +10,9 @@ mod fixtures;
 mod fuzz_plan;
 mod hostile_broker;
 mod leases;
+mod lend_by_signed_terms;
 mod liqo_exchanges;
 mod peerings;
-mod signed_policy;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

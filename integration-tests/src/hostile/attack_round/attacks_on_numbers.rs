@@ -3,8 +3,8 @@
 
 use comity_proto::v1;
 
-use super::attack_round::{AttackRound, HANDSHAKE_TIME};
-use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use super::{AttackRound, HANDSHAKE_TIME};
+use crate::hostile::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 use crate::wait::until;
 use crate::watch::now_ms;
 
@@ -31,7 +31,8 @@ impl AttackRound<'_> {
         let broker = &self.federation.broker;
         let (peering, placement) = (self.peering(), broker.read(|books| books.place(DONOR_CLUSTER, 1)));
         let lease = self.invent(&peering, placement, |lease| lease.fencing_token += TOKEN_STEP);
-        let is_taken = |books: &super::books::Books| books.leases.get(&lease).is_none_or(|held| held.donor_ready);
+        let is_taken =
+            |books: &crate::hostile::books::Books| books.leases.get(&lease).is_none_or(|held| held.donor_ready);
         // The donor may refuse it for another reason.
         let _ = until("the donor to take it", HANDSHAKE_TIME, async || Ok(broker.read(is_taken).then_some(()))).await;
     }
@@ -74,7 +75,7 @@ impl AttackRound<'_> {
             books.release(&lease);
             books.clone()
         });
-        let is_gone = |books: &super::books::Books| !books.leases.contains_key(&lease);
+        let is_gone = |books: &crate::hostile::books::Books| !books.leases.contains_key(&lease);
         let _ = until("both reports", HANDSHAKE_TIME, async || Ok(broker.read(is_gone).then_some(()))).await;
         broker.change(|books| books.go_back(before));
         broker.restart();

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::attack_round::AttackRound;
-use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
-use super::broker_core::WrongRenewal;
-use super::hostile_federation::SOON;
+use super::AttackRound;
+use crate::hostile::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use crate::hostile::broker_core::WrongRenewal;
+use crate::hostile::hostile_federation::SOON;
 use crate::wait::until;
 
 /// Limit of a wait for renewals. Where certificates live longer, an attack on renewals goes by without one.

@@ -2,8 +2,8 @@
 
 use comity_proto::v1;
 
-use super::attack_round::AttackRound;
-use super::books::DONOR_CLUSTER;
+use super::AttackRound;
+use crate::hostile::books::DONOR_CLUSTER;
 
 impl AttackRound<'_> {
     fn free(&self, gpus: usize) -> v1::Placement {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use comity_proto::v1;
 
-use super::attack_round::{AttackRound, HANDSHAKE_TIME};
-use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
-use super::hostile_federation::{HostileFederation, SOON};
+use super::{AttackRound, HANDSHAKE_TIME};
+use crate::hostile::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use crate::hostile::hostile_federation::{HostileFederation, SOON};
 use crate::wait::until;
 use crate::watch::now_ms;
 

@@ -1,7 +1,7 @@
 //! Attacks on the donor's terms: the broker lends by a policy that its owners did not sign, or no longer.
 
-use super::attack_round::AttackRound;
-use super::books::{DONOR_CLUSTER, FORGED_TENANT, FORMER_TENANT, SignedHistory};
+use super::AttackRound;
+use crate::hostile::books::{DONOR_CLUSTER, FORGED_TENANT, FORMER_TENANT, SignedHistory};
 
 /// A commit that nobody has.
 const HIDDEN_COMMIT: &str = "5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e";

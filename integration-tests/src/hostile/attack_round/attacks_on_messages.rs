@@ -3,10 +3,10 @@
 use comity_proto::v1;
 use prost::Message as _;
 
-use super::attack_round::AttackRound;
-use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
-use super::broker_core::AckWhim;
+use super::AttackRound;
 use crate::chaos::dice::Dice;
+use crate::hostile::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use crate::hostile::broker_core::AckWhim;
 use crate::watch::now_ms;
 
 /// Largest text that the broker puts into a message.

@@ -4,9 +4,9 @@ use comity_agent_delivery::{ApiCredential, Credential, CredentialKind};
 use comity_proto::v1;
 use comity_runtime::SecretString;
 
-use super::attack_round::AttackRound;
-use super::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
-use super::impostor::{IMPOSTOR, IMPOSTOR_INSTITUTION};
+use super::AttackRound;
+use crate::hostile::books::{DONOR_CLUSTER, ORIGIN_CLUSTER};
+use crate::hostile::impostor::{IMPOSTOR, IMPOSTOR_INSTITUTION};
 use crate::watch::now_ms;
 
 const UNBOUND: &str = "its peering is with another cluster than the lease names";

@@ -6,7 +6,7 @@ use comity_provenance::ObjectId;
 use super::*;
 use crate::signed_policy::policy_anchor::PolicyAnchor;
 
-const HOUR_MS: u64 = 3_600_000;
+const ONE_HOUR_MS: u64 = 3_600_000;
 
 /// The policy of `donor`, which lends to `origin` as `lends` says.
 fn bundle(lends: &str) -> Bundle {
@@ -22,7 +22,7 @@ fn bundle(lends: &str) -> Bundle {
             "f",
             &format!(
                 "trustDomain: t.example, maintainers: [{maintainer}], signatures: {{required: true, maintainersNeeded: 1}}, commitKeys: \
-             [{{maintainer: {maintainer}, key: {KEY}}}]"
+             [{{maintainer: {maintainer}, key: {COMMIT_KEY}}}]"
             ),
         ),
         member("donor"),
@@ -40,7 +40,7 @@ fn bundle(lends: &str) -> Bundle {
     Bundle::compile(&BundleSource::of_files(files)).unwrap_or_else(|problems| panic!("{problems:#?}"))
 }
 
-const KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGcv3QlWmX1dhmFHQbzgJ1yQVvwzaHzvdBKhXZoPyqFl";
+const COMMIT_KEY: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGcv3QlWmX1dhmFHQbzgJ1yQVvwzaHzvdBKhXZoPyqFl";
 const COMMIT: &str = "3f2a9c51b0de4d8f6a7c2e19d05b84f7a1c6e3d2";
 
 fn signed(lends: &str) -> SignedPolicy {
@@ -120,13 +120,13 @@ fn a_lease_in_force_goes_on_without_the_history_and_is_not_prolonged_without_per
     // Silence is not absence.
     sim.desired.policy_commit.clear();
     assert_eq!(sim.settle(), [""; 0]);
-    sim.desired.leases[0].expires_at_ms = end + HOUR_MS;
+    sim.desired.leases[0].expires_at_ms = end + ONE_HOUR_MS;
     sim.now_ms = end - 1;
     assert_eq!(sim.settle(), ["renew-credential"], "its owner lends it still");
     sim.records.outbox.clear();
     let end = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
     sim.signed_policy = signed("[]");
-    sim.desired.leases[0].expires_at_ms = end + HOUR_MS;
+    sim.desired.leases[0].expires_at_ms = end + ONE_HOUR_MS;
     sim.now_ms = end - 1;
     assert_eq!(sim.settle(), [""; 0], "its owner no longer lends it");
     sim.now_ms = end;
@@ -140,9 +140,9 @@ fn broker_prolongs_a_lease_for_years() {
     sim.settle();
     sim.records.outbox.clear();
     sim.desired.leases[0].state = Some(LeaseState::Active);
-    sim.desired.leases[0].expires_at_ms = NOW + 100_000 * HOUR_MS;
+    sim.desired.leases[0].expires_at_ms = NOW + 100_000 * ONE_HOUR_MS;
     sim.now_ms = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
     sim.settle();
     let sealed = sim.records.donors[&LEASE].sealed.clone().unwrap();
-    assert!(sealed.lease_end_ms <= sim.now_ms + 2 * HOUR_MS + HOUR_MS / 4, "{}", sealed.lease_end_ms);
+    assert!(sealed.lease_end_ms <= sim.now_ms + 2 * ONE_HOUR_MS + ONE_HOUR_MS / 4, "{}", sealed.lease_end_ms);
 }
