@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+use crate::signed_policy::lease_permit::{POLICY_UNVERIFIED, SIGNED_POLICY};
+
 /// Text before a code in the source, without white space.
 const BEFORE_A_CODE: [&str; 7] = [
     "CutRefusal::new(\"",
@@ -40,8 +42,8 @@ fn the_page_of_errors_has_every_code_of_agents_and_no_other() {
         let rest = source.match_indices(before).map(move |(at, _)| at + before.len());
         rest.filter_map(|at| source[at..].split('"').next())
     };
-    // The codes that brokers know are constants.
-    let shared = [comity_types::DONOR_REFUSED, comity_types::LOCAL_POLICY];
+    // The codes that other places know are constants.
+    let shared = [comity_types::DONOR_REFUSED, comity_types::LOCAL_POLICY, POLICY_UNVERIFIED, SIGNED_POLICY];
     let made: BTreeSet<&str> = BEFORE_A_CODE.into_iter().flat_map(behind).chain(shared).collect();
     assert!(made.len() > 40, "the source is written otherwise now: {made:?}");
 

@@ -56,8 +56,8 @@ pub(super) struct EndBound {
     pub(super) withdrawn: Option<String>,
 }
 
-/// The bound of a lease in force; `None` without a signed policy. A lease that the policy no longer permits keeps the
-/// credential that it has: what becomes of it until then is for the document's `onWithdrawal`, which the brokers carry out.
+/// The bound of a lease in force; `None` without a signed policy. A lease that the policy no longer permits keeps its
+/// end: what becomes of it until then is for the document's `onWithdrawal`, which the brokers carry out.
 pub(super) fn end_bound(
     snapshot: &Snapshot<'_>,
     lease: &Lease,
