@@ -74,6 +74,7 @@ async fn the_agent_works_on_a_real_api_server() {
     delivery::after_removal_the_token_is_refused_and_the_namespace_gone(&cluster).await;
     delivery::a_tenant_cannot_outlive_its_lease_with_a_token_of_its_own(&cluster).await;
     delivery::namespaces_of_others_are_left_alone(&cluster).await;
+    lease_pods::pods_are_completed_or_refused(&cluster).await;
     protections::each_holds_and_is_needed(&cluster).await;
     hami::a_twentieth_of_a_gpu_is_a_twentieth(&cluster).await;
     hami::a_container_gets_one_share_of_mps(&cluster).await;
@@ -98,7 +99,6 @@ async fn the_agent_works_on_a_real_api_server() {
     standby::the_component_makes_two_replicas(&cluster).await;
     origin::a_kubeconfig_secret_opens_the_lease(&cluster).await;
     rights::the_agent_may_change_only_what_a_burst_needs(&cluster).await;
-    lease_pods::pods_are_completed_or_refused(&cluster).await;
     pod_addresses::remapped_addresses_are_translated(&cluster).await;
     offloading::namespaces_go_to_leases_of_their_tenant(&cluster).await;
     burst::definitions_refuse_invalid_objects(&cluster).await;

@@ -141,7 +141,7 @@ async fn a_stolen_broker_widens_a_donors_terms_and_the_donor_does_not_lend_by_th
     let second = author.commit("centre", "lend for longer");
     in_force(&federation, &second).await;
     let long = active("6h").await;
-    federation.comity(&["lease", "release", &long]).await.or_logs(&federation);
+    federation.comity(&["lease", "release", &long, "--yes"]).await.or_logs(&federation);
 
     // Whoever holds a broker's certificate may apply any policy.
     let forged = federation.dir().join("forged");
