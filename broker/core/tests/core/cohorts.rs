@@ -139,6 +139,23 @@ fn borrowed_quota_is_returned_with_notice_and_no_more_than_needed() {
 }
 
 #[test]
+fn who_asks_above_its_quota_takes_nothing_back() {
+    let mut federation = Federation::with_rivals();
+    let third = "---\napiVersion: policy.comity.dev/v1\nkind: Quota\nmetadata: {name: rivals}\n\
+                 spec: {tenant: rivals, cohort: lab, maxConcurrentGpus: 4}\n";
+    federation.also(&format!("{}{third}", quotas("maxConcurrentGpus: 4", "maxConcurrentGpus: 4")));
+    for gpus in [4, 3, 3] {
+        federation.running(at("north", of("team", gpus)));
+    }
+    // The borrower owes six, and two of the third member's are idle: together they are enough for five.
+    let request = federation.submit(at("north", of("juniors", 5)));
+    assert_eq!(federation.planned_reclaims(), [], "its quota is four");
+    federation.ok(Command::CancelRequest(CancelRequest { request }));
+    federation.submit(at("north", of("juniors", 4)));
+    assert_ne!(federation.planned_reclaims(), []);
+}
+
+#[test]
 fn nobody_takes_back_more_than_its_quota_or_without_a_place() {
     let mut federation = Federation::sharing("maxConcurrentGpus: 4", "maxConcurrentGpus: 4, lendingLimit: 3");
     let (_, lease) = federation.running(at("north", of("team", 7)));
