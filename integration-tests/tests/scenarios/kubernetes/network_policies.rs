@@ -75,8 +75,13 @@ async fn guests_are_confined_where_calico_enforces_network_policies_and_its_fail
     said("without Felix and its packet filters the guest reaches all that was closed");
     canaries::delete_canaries(donor).await.or_logs(&federation);
     lends(&federation, &lease, false).await;
-    let told = canaries::reasons(donor, "ComityEgressOpen", &donor.nth_node_name(node)).await.or_logs(&federation);
-    assert!(told.contains("the CNI enforces no NetworkPolicies"), "{told}");
+    let name = donor.nth_node_name(node);
+    // The node lends no more from when its canaries are gone, and says why once the next ones have found it.
+    let says_so = async || {
+        let told = canaries::reasons(donor, "ComityEgressOpen", &name).await?;
+        Ok(told.contains("the CNI enforces no NetworkPolicies").then_some(()))
+    };
+    until("the canaries to say what is open", PATIENCE, says_so).await.or_logs(&federation);
     federation.lease_in(&lease.id, "active", PATIENCE).await.or_logs(&federation);
     said("canaries find it: the node lends no more, the other one does");
 
