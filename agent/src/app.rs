@@ -210,6 +210,7 @@ impl Agent {
             fence,
             tunnels: Arc::new(Tunnels::new(fabric, Duration::from_secs(config.fabric.keepalive_seconds))),
             deliveries: Arc::new(Deliveries {
+                lends: config.sharing.enabled,
                 donor: Arc::clone(&platform.donor),
                 origin: Arc::clone(&platform.origin),
                 access: config.access.clone(),
@@ -227,6 +228,7 @@ impl Agent {
             saved: watch::Sender::default(),
             uses: watch::Sender::default(),
             signed_policy: watch::Sender::new(signed),
+            policy_turn: Arc::default(),
             clock: Arc::clone(clock),
             entropy: Arc::clone(entropy),
         };

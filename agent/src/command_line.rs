@@ -89,8 +89,8 @@ enum Action {
     ForgetAuditAnchor(Box<Settings>),
     /// Trust the next signed policy, whatever it is
     ///
-    /// After the policy began a new history, it does not descend from the commit that this agent has verified. Ask the
-    /// maintainers first, and not by way of the broker; or pin a commit of theirs in signedPolicy.commit.
+    /// After the maintainers started a new history, the policy does not descend from the commit that this agent verified.
+    /// Ask them for the commit, through another channel than the broker. Prefer to set signedPolicy.commit.
     #[command(after_long_help = examples::FORGET_POLICY_EXAMPLES)]
     ForgetPolicy(Box<Settings>),
     /// Route this node's pods to the gateway node
@@ -150,7 +150,7 @@ impl CommandLine {
             Err(error) => {
                 let text = error.render().to_string();
                 let shown = without_secrets(&text);
-                if shown == text {
+                if shown == text || !error.use_stderr() {
                     // If even this cannot be printed, there is no other way to report it.
                     let _ = error.print();
                 } else {

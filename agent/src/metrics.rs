@@ -109,7 +109,7 @@ impl Metrics {
             )?,
             refused_policies: counter(
                 "refused_policy_commits_total",
-                "Commits of the policy in force that lack signatures or do not descend from the verified one.",
+                "Commits in force that this agent refused: unsigned, no descendant, or not readable.",
             )?,
             signed_policy_behind: gauge(
                 "signed_policy_behind",

@@ -9,6 +9,7 @@
 //! that requires signatures. Everything after it is judged by [`comity_provenance`], as the brokers' leader does. Only the
 //! verified Federation document can say that signatures are no longer required.
 
+mod device_class;
 pub(crate) mod fetch;
 pub(crate) mod lease_permit;
 pub(crate) mod policy_anchor;
@@ -88,6 +89,11 @@ impl SignedPolicy {
     pub(crate) fn verified(&self) -> Option<(&Bundle, ObjectId)> {
         let bundle = self.bundle.as_deref().filter(|bundle| bundle.federation.spec.signatures.required)?;
         Some((bundle, self.anchor.as_ref()?.commit))
+    }
+
+    /// Whether a commit is trusted whose documents no broker has shown to this process, and none are kept.
+    pub(crate) fn lacks_documents(&self) -> bool {
+        self.anchor.is_some() && self.bundle.is_none()
     }
 
     /// Whether the commit needs no further look.

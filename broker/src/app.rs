@@ -247,6 +247,7 @@ impl Broker {
             proposal_turns: CallerTurns::new(MAX_PROPOSALS_PER_CALLER),
             refused_lately,
             policy_access: Arc::new(policy_access(&config)),
+            audit_collector: config.audit_collector.clone().map(Arc::new),
             long_calls: LongCalls::default(),
             stop: serving.token(),
         };
@@ -305,14 +306,20 @@ impl Broker {
     /// # Errors
     /// The refusal, as text.
     pub async fn apply_first_policy(&self, source: &BundleSource, admin: &SpiffeId) -> Result<bool, String> {
-        // With the offsets of its time zones. What does not compile is refused when it is applied.
-        let source = Bundle::compile(source).map_or_else(|_| source.clone(), |bundle| bundle.source().clone());
+        // With the offsets of its time zones.
+        let compiled = Bundle::compile(source);
+        let source = compiled.as_ref().map_or(source, Bundle::source).clone();
         let command = Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: None });
         let caller = Caller::User(admin.clone(), 0);
         loop {
             match self.context.group.read(Consistency::Linearizable, |state| state.policy.is_some()).await {
                 Ok(true) => return Ok(false),
                 Ok(false) => {
+                    if let Err(problems) = &compiled {
+                        let first = problems.first();
+                        let first = first.map(|it| format!(", first {}:{}: {}", it.file, it.line, it.message));
+                        return Err(format!("it has problems: {}{}", problems.len(), first.unwrap_or_default()));
+                    }
                     if let Ok(applied) = self.context.propose(&caller, command.clone(), None).await {
                         return applied.reply.map(|_| true).map_err(|refusal| refusal.reason);
                     }
@@ -367,6 +374,10 @@ fn policy_access(config: &Config) -> PolicyAccess {
         cache: config.data.join("policy-source"),
         credentials: config.policy_credentials.clone(),
         authorities: config.policy_ca.clone(),
+        ssh_key: config.policy_ssh_key.clone(),
+        known_hosts: config.policy_known_hosts.clone(),
+        registry_config: config.policy_registry_config.clone(),
+        artifact_keys: config.policy_oci_key.clone(),
         fetching: Arc::default(),
     }
 }

@@ -16,6 +16,7 @@ use comity_runtime::telemetry::{self, LogFormat, TelemetryConfig, TelemetryError
 use comity_types::{printable, redact_secrets};
 
 use crate::app::{Broker, StartError};
+use crate::audit_collector::{AuditCollector, InvalidEndpoint};
 use crate::config::{Config, ConfigError, Settings};
 use crate::disaster_recovery::rebuild::{self, RebuildError};
 use crate::disaster_recovery::recover::{LiveGroup, RecoverError, Recovery};
@@ -65,7 +66,7 @@ enum Action {
     Up(Box<UpCommand>),
     /// Runs a broker that is set up.
     #[command(after_long_help = examples::RUN_EXAMPLES)]
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Creates the data directory of another broker, to copy to its machine.
     #[command(after_long_help = examples::ADD_IDENTITY_EXAMPLES)]
     AddIdentity(AddIdentityArgs),
@@ -247,7 +248,7 @@ pub async fn main() -> ExitCode {
             let text = error.render().to_string();
             let redacted = redact_secrets(&text);
             let shown = printable(&redacted);
-            if shown == text {
+            if shown == text || !error.use_stderr() {
                 let _ = error.print();
             } else {
                 eprint!("{shown}");
@@ -449,6 +450,16 @@ impl RunOptions {
         config.user_certificates = seconds("user-certificates-s", self.user_certificates_s, config.user_certificates)?;
         config.policy_credentials.clone_from(&self.policy_credentials);
         config.policy_ca.clone_from(&self.policy_ca);
+        config.policy_ssh_key.clone_from(&self.policy_ssh_key);
+        config.policy_known_hosts.clone_from(&self.policy_known_hosts);
+        if let Some(endpoint) = &self.audit_otlp {
+            let (headers, authorities) = (self.audit_otlp_headers.clone(), self.audit_otlp_ca.clone());
+            let collector = AuditCollector::new(endpoint, headers, authorities);
+            let refused = |it: InvalidEndpoint| ConfigError::value("--audit-otlp", it.shown, it.reason);
+            config.audit_collector = Some(collector.map_err(refused)?);
+        }
+        config.policy_registry_config.clone_from(&self.policy_registry_config);
+        config.policy_oci_key.clone_from(&self.policy_oci_key);
         match self.snapshot_every {
             Some(0) => {
                 return Err(ConfigError::Value {

@@ -17,6 +17,7 @@ use comity_runtime::spiffe::SpiffeId;
 use comity_runtime::tls::BrokerEndpoints;
 use serde::{Deserialize, Serialize};
 
+use crate::audit_collector::AuditCollector;
 use crate::group::{MemberAddress, Timing};
 
 /// Name of the settings file in a data directory.
@@ -258,6 +259,16 @@ pub struct Config {
     pub policy_credentials: Option<PathBuf>,
     /// PEM file with further authorities of the policy's repository.
     pub policy_ca: Option<PathBuf>,
+    /// File with the private key for the policy's repository over SSH.
+    pub policy_ssh_key: Option<PathBuf>,
+    /// File with the keys of servers of the policy's repository over SSH.
+    pub policy_known_hosts: Option<PathBuf>,
+    /// Where the leader sends the audit log.
+    pub audit_collector: Option<AuditCollector>,
+    /// File with credentials for registries of the policy.
+    pub policy_registry_config: Option<PathBuf>,
+    /// PEM file with the keys that sign artifacts with the policy.
+    pub policy_oci_key: Option<PathBuf>,
 }
 
 impl Config {
@@ -288,6 +299,11 @@ impl Config {
             timing: Timing::default(),
             snapshot_every: 10_000,
             policy_credentials: None,
+            policy_ssh_key: None,
+            policy_known_hosts: None,
+            audit_collector: None,
+            policy_registry_config: None,
+            policy_oci_key: None,
             policy_ca: None,
             data: data.to_owned(),
             ca: None,
@@ -366,6 +382,13 @@ impl Config {
             "snapshot_every": self.snapshot_every,
             "policy_credentials": self.policy_credentials,
             "policy_ca": self.policy_ca,
+            "policy_ssh_key": self.policy_ssh_key,
+            "policy_known_hosts": self.policy_known_hosts,
+            "audit_otlp": self.audit_collector.as_ref().map(AuditCollector::endpoint),
+            "audit_otlp_headers": self.audit_collector.as_ref().and_then(AuditCollector::headers_file),
+            "audit_otlp_ca": self.audit_collector.as_ref().and_then(AuditCollector::authorities_file),
+            "policy_registry_config": self.policy_registry_config,
+            "policy_oci_key": self.policy_oci_key,
         });
         format!("{shown:#}")
     }

@@ -28,6 +28,7 @@ use crate::api::shares::report_pace::ReportPace;
 use crate::api::udp_probe::UdpProbeLimit;
 use crate::api::viewer::Viewer;
 use crate::api::visible_names::VisibleNames;
+use crate::audit_collector::AuditCollector;
 use crate::group::{Consistency, Group, Proposal, Unavailable};
 use crate::metrics::Metrics;
 use crate::policy_source::PolicyAccess;
@@ -82,6 +83,8 @@ pub struct Context {
     pub refused_lately: RefusedLately,
     /// Where the policy's repository is fetched to, and with which credentials.
     pub policy_access: Arc<PolicyAccess>,
+    /// Where the leader sends the audit log.
+    pub audit_collector: Option<Arc<AuditCollector>>,
     /// Quotes, explanations and checks of policy.
     pub long_calls: LongCalls,
     /// Cancelled when this broker stops.

@@ -19,6 +19,7 @@
 
 pub mod api;
 pub mod app;
+pub mod audit_collector;
 pub mod command_line;
 pub mod config;
 pub mod context;

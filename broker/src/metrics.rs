@@ -34,6 +34,9 @@ pub struct Metrics {
     reclaim_limited: IntGauge,
     policy_pulls: IntCounterVec,
     policy_behind: IntGauge,
+    audit_export_lag: IntGauge,
+    audit_export_failures: IntCounter,
+    audit_records_rejected: IntCounter,
     clusters_connected: IntGauge,
     agent_streams: IntGauge,
     watchers: IntGauge,
@@ -67,8 +70,7 @@ impl Metrics {
                 HistogramOpts::new("plan_seconds", "One run of the scheduler.").buckets(COMMIT_BUCKETS.to_vec()),
             )
             .expect("a valid histogram"),
-            entries_applied: IntCounter::new("entries_applied_total", "Log entries applied on this broker.")
-                .expect("a valid counter"),
+            entries_applied: counter("entries_applied_total", "Log entries applied on this broker."),
             revision: gauge("revision", "Revision of the state on this broker."),
             queued: gauge("requests_queued", "Requests that wait for a donor."),
             leases: IntGaugeVec::new(Opts::new("leases", "Leases that have not ended, by state."), &["state"])
@@ -86,6 +88,18 @@ impl Metrics {
             policy_behind: gauge(
                 "policy_source_behind",
                 "1 on a leader whose last pull could not bring the head of the policy's branch into force, 0 elsewhere.",
+            ),
+            audit_export_lag: gauge(
+                "audit_export_lag_records",
+                "Records of the audit log that the collector of --audit-otlp lacks; 0 on brokers that do not lead.",
+            ),
+            audit_export_failures: counter(
+                "audit_export_failures_total",
+                "Tries of this broker to send records of the audit log that failed; it tries again.",
+            ),
+            audit_records_rejected: counter(
+                "audit_records_rejected_total",
+                "Records of the audit log that the collector rejected for good.",
             ),
             clusters_connected: gauge("clusters_connected", "Clusters that are heard, as the state has it."),
             agent_streams: gauge("agent_streams", "Agents connected to this broker."),
@@ -122,7 +136,7 @@ impl Metrics {
     }
 
     fn register(&self) {
-        let all: [Box<dyn prometheus::core::Collector>; 23] = [
+        let all: [Box<dyn prometheus::core::Collector>; 26] = [
             Box::new(self.proposals.clone()),
             Box::new(self.commit_seconds.clone()),
             Box::new(self.plan_seconds.clone()),
@@ -134,6 +148,9 @@ impl Metrics {
             Box::new(self.reclaim_limited.clone()),
             Box::new(self.policy_pulls.clone()),
             Box::new(self.policy_behind.clone()),
+            Box::new(self.audit_export_lag.clone()),
+            Box::new(self.audit_export_failures.clone()),
+            Box::new(self.audit_records_rejected.clone()),
             Box::new(self.clusters_connected.clone()),
             Box::new(self.agent_streams.clone()),
             Box::new(self.watchers.clone()),
@@ -210,6 +227,22 @@ impl Metrics {
     /// Counts a pull of the policy.
     pub fn policy_pulled(&self, outcome: &str) {
         self.policy_pulls.with_label_values(&[outcome]).inc();
+    }
+
+    /// Shows, until dropped, how many records of the audit log the collector lacks.
+    #[must_use]
+    pub fn audit_export_lag(&self) -> AuditLag {
+        AuditLag(self.audit_export_lag.clone())
+    }
+
+    /// Counts a failed try to send records of the audit log.
+    pub fn audit_export_failed(&self) {
+        self.audit_export_failures.inc();
+    }
+
+    /// Counts records of the audit log that the collector will not have.
+    pub fn audit_records_rejected(&self, records: u64) {
+        self.audit_records_rejected.inc_by(records);
     }
 
     /// Leases are being reclaimed for this reason.
@@ -292,6 +325,23 @@ impl Default for Metrics {
     }
 }
 
+/// How many records of the audit log the collector lacks; 0 when dropped.
+#[derive(Debug)]
+pub struct AuditLag(IntGauge);
+
+impl AuditLag {
+    /// Sets the number.
+    pub fn set(&self, records: u64) {
+        self.0.set(i64::try_from(records).unwrap_or(i64::MAX));
+    }
+}
+
+impl Drop for AuditLag {
+    fn drop(&mut self) {
+        self.0.set(0);
+    }
+}
+
 /// Decrements its gauge when dropped.
 #[derive(Debug)]
 pub struct Counted(IntGauge);
@@ -311,6 +361,10 @@ impl Drop for Counted {
 
 fn gauge(name: &str, help: &str) -> IntGauge {
     IntGauge::new(name, help).expect("a valid gauge")
+}
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    IntCounter::new(name, help).expect("a valid counter")
 }
 
 fn seconds(name: &str, help: &str) -> Gauge {

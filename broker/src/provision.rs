@@ -11,7 +11,7 @@ use comity_runtime::host_name::HostName;
 use comity_runtime::identity::{IdentityDir, IdentityError};
 use comity_runtime::spiffe::{SpiffeError, SpiffeId, TrustDomain, UserName};
 
-use crate::config::{ConfigError, Settings, ca_dir, certificate_hosts, founding_file, identity_dir};
+use crate::config::{ConfigError, SETTINGS_FILE, Settings, ca_dir, certificate_hosts, founding_file, identity_dir};
 use crate::provision::first_policy::write_first_policy;
 use crate::provision::invitation_key::InvitationKey;
 use crate::provision::staging::{STAGING_FOLDER, Staging};
@@ -375,8 +375,13 @@ pub(crate) fn empty(path: &Path) -> Result<(), ProvisionError> {
     }
 }
 
+/// A directory without an identity, that is not a broker's.
 fn free_identity(path: &Path) -> Result<(), ProvisionError> {
-    if IdentityDir::new(path).exists() { Err(ProvisionError::Exists { path: path.to_owned() }) } else { Ok(()) }
+    if IdentityDir::new(path).exists() || path.join(SETTINGS_FILE).exists() {
+        Err(ProvisionError::Exists { path: path.to_owned() })
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -402,6 +407,8 @@ mod tests {
             admin_out: home.path().join("ingrid"),
         };
         super::init(&init).unwrap();
+        let into_data = issue_user(&first, &init.admin, USER_VALIDITY, &first);
+        assert!(matches!(into_data, Err(ProvisionError::Exists { .. })));
         // A copy needs only the settings, the authority and the invitation key of the first broker.
         std::fs::remove_dir_all(identity_dir(&first)).unwrap();
 

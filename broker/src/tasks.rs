@@ -2,6 +2,7 @@
 //!
 //! `begin_term` runs first in each tenure: it extends leases by the outage, before `expirer` may end any.
 
+mod audit_exporter;
 mod begin_term;
 mod expirer;
 mod failure_detector;
@@ -96,7 +97,8 @@ async fn lead(context: &Context) {
         reclaimer::run(context),
         expirer::run(context),
         failure_detector::run(context),
-        policy_puller::run(context)
+        policy_puller::run(context),
+        audit_exporter::run(context)
     );
 }
 

@@ -6,6 +6,8 @@
 mod any_client;
 #[path = "broker/audit.rs"]
 mod audit;
+#[path = "broker/audit_export.rs"]
+mod audit_export;
 #[path = "broker/authority_rotation.rs"]
 mod authority_rotation;
 #[path = "broker/bad_input.rs"]
@@ -31,13 +33,24 @@ mod lease_story;
 mod lists_and_watches;
 #[path = "broker/open_port.rs"]
 mod open_port;
+#[path = "broker/policy_artifacts.rs"]
+mod policy_artifacts;
 #[path = "broker/policy_pulls.rs"]
 mod policy_pulls;
+#[path = "broker/quotas.rs"]
+mod quotas;
 #[path = "broker/reclaim_story.rs"]
 mod reclaim_story;
+#[allow(dead_code, reason = "the tests of artifacts use the rest")]
+#[path = "../src/policy_source/tests/registry_server.rs"]
+mod registry_server;
+#[path = "broker/reservations.rs"]
+mod reservations;
 #[path = "broker/revocations.rs"]
 mod revocations;
 #[path = "broker/role_matrix.rs"]
 mod role_matrix;
 #[path = "broker/templates.rs"]
 mod templates;
+#[path = "../src/policy_source/tests/tls_server.rs"]
+mod tls_server;

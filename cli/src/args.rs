@@ -80,6 +80,8 @@ pub enum Command {
     Invitation(invitation::InvitationCommand),
     /// GPUs that clusters lend
     Offers(offers::OffersArgs),
+    /// What your tenants may use, and what they use
+    Quotas(request::QuotasArgs),
     /// Requests for GPUs: submit, watch, cancel, explain
     #[command(subcommand)]
     Request(request::RequestCommand),

@@ -32,7 +32,7 @@ pub struct GlobalArgs {
         help_heading = "Global options"
     )]
     pub output: Format,
-    /// Show every column of a table, even if lines get longer than the terminal is wide
+    /// Show every column of a table, however wide it gets
     #[arg(long, global = true, help_heading = "Global options")]
     pub wide: bool,
     /// When to use colours

@@ -90,6 +90,7 @@ async fn dispatch(command: &Command, session: &session::Session) -> Result<Succe
         Command::Institution(command) => command.run(session).await,
         Command::Invitation(command) => command.run(session).await,
         Command::Offers(command) => command.run(session).await,
+        Command::Quotas(command) => command.run(session).await,
         Command::Request(command) => command.run(session).await,
         Command::Quote(command) => command.run(session).await,
         Command::Lease(command) => command.run(session).await,

@@ -5,12 +5,13 @@ use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
 use comity_proto::v1::offer_service_client::OfferServiceClient;
 use comity_proto::v1::peering_service_client::PeeringServiceClient;
+use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::BrokerChannel;
 
 use crate::failure::Failure;
 use crate::session::{all_pages, call};
-use crate::views::{Cluster, Lease, List, Offer, Peering, Request, RequestTemplate};
+use crate::views::{Cluster, Lease, List, Offer, Peering, QuotaUse, Quotas, Request, RequestTemplate, Reservation};
 
 /// Leases; `query` without a page.
 pub(crate) async fn leases(channel: &BrokerChannel, query: &v1::ListLeasesRequest) -> Result<List<Lease>, Failure> {
@@ -58,6 +59,34 @@ pub(crate) async fn request_templates(
     })
     .await?;
     Ok(List { items: items.into_iter().map(RequestTemplate::from).collect(), revision })
+}
+
+/// Limits of quotas; `query` without a page.
+pub(crate) async fn quotas(channel: &BrokerChannel, query: &v1::ListQuotasRequest) -> Result<Quotas, Failure> {
+    let (items, revision) = all_pages(|page| {
+        let mut client = RequestServiceClient::new(channel.clone());
+        let request = v1::ListQuotasRequest { page: Some(page), ..query.clone() };
+        async move {
+            let response = call(client.list_quotas(request)).await?;
+            Ok((response.quotas, response.page))
+        }
+    })
+    .await?;
+    Ok(Quotas { items: items.into_iter().map(QuotaUse::from).collect(), revision })
+}
+
+/// What reservations keep.
+pub(crate) async fn reservations(channel: &BrokerChannel, consistency: i32) -> Result<List<Reservation>, Failure> {
+    let (items, revision) = all_pages(|page| {
+        let mut client = PolicyServiceClient::new(channel.clone());
+        async move {
+            let request = v1::ListReservationsRequest { page: Some(page), consistency };
+            let response = call(client.list_reservations(request)).await?;
+            Ok((response.reservations, response.page))
+        }
+    })
+    .await?;
+    Ok(List { items: items.into_iter().map(Reservation::from).collect(), revision })
 }
 
 /// Member clusters.

@@ -20,6 +20,7 @@ use comity_runtime::{
 use tonic::{Response, Status};
 
 use crate::clock::now_ms;
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::global_args::GlobalArgs;
 use crate::output::{Answer, Format, Page, TableWidth, write_stdout};
@@ -139,7 +140,7 @@ impl Session {
         };
         loaded.map_err(|error| {
             Failure::configuration(error.to_string())
-                .remedy("choose one with --context NAME or 'comity context use NAME'; 'comity context list' lists them")
+                .remedy("choose one with --context NAME or 'comity context use NAME'")
         })
     }
 
@@ -337,7 +338,8 @@ fn open_identity(directory: &IdentityDir) -> Result<(IdentitySource, Roots), Fai
     })?;
     let identity = source.current();
     if identity.not_after() < SystemClock::new().now() {
-        return Err(Failure::configuration(format!("the certificate of {} has expired", identity.id()))
+        let reason = format!("the certificate of {} has expired", identity.id());
+        return Err(Failure::new(Exit::Permission, "unauthenticated", reason)
             .field(FIELD, directory.path().display())
             .remedy(NEW));
     }

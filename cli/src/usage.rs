@@ -19,9 +19,11 @@ pub(crate) fn report(error: &clap::Error, args: impl Iterator<Item = OsString>) 
     let format = if is_answer { Format::Table } else { requested_format(args.iter().cloned()) };
     let text = error.to_string();
     let redacted = redact_secrets(&text);
+    // `to_string` drops escapes of arguments, but `print` writes them. Help repeats no argument.
+    let is_plain = args.iter().all(|arg| arg.to_str().is_some_and(|arg| printable(arg) == arg));
     match (format, printable(&redacted)) {
         (Format::Json | Format::Yaml, _) => write_stderr(&(failure().json() + "\n")),
-        (Format::Table | Format::Markdown, shown) if shown == text => {
+        (Format::Table | Format::Markdown, shown) if is_answer || (is_plain && shown == text) => {
             // With colours. If the output cannot be written, there is nobody to tell.
             let _ = error.print();
         }

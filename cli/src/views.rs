@@ -42,11 +42,13 @@ pub use offer_view::{ClassSummary, DataSite, Egress, Offer, OfferDetail};
 pub use peering_view::Peering;
 pub use placement::{DeviceShare, NodePlacement, Placement};
 pub use policy_view::{
-    BorrowingEffect, CapacityEffect, DocumentChange, ExpectedDifference, FieldChange, FileDetail, InstitutionEffect,
-    LeaseEffect, PolicyApplied, PolicyChecked, PolicyFile, PolicyPlan, PolicyPlanned, PolicyProblem, PolicyPullFailure,
-    PolicyShown, PolicySourceShown, PolicyTested, QueuePlace, RequestEffect, ScenarioResult,
+    BorrowingEffect, CapacityEffect, CohortEffect, CohortTerms, CommitJudged, DocumentChange, DocumentChanged,
+    ExpectedDifference, FieldChange, FileDetail, InstitutionEffect, LeaseEffect, MissingSignature, PolicyApplied,
+    PolicyChecked, PolicyFile, PolicyHistory, PolicyInForce, PolicyPlan, PolicyPlanned, PolicyProblem,
+    PolicyPullFailure, PolicyPushed, PolicyShown, PolicySourceShown, PolicyTested, QueuePlace, RequestEffect,
+    Reservation, RollbackPlanned, ScenarioResult,
 };
-pub use quota_use::QuotaUse;
+pub use quota_use::{QuotaUse, Quotas};
 pub use quote_view::{Alternative, Quote};
 pub use raft_view::{OldRoot, RaftBroker, RaftMember, RaftMembers, RaftStatus, RebasedTime};
 pub use request_view::{Request, RequestState, RequestTemplate};

@@ -22,6 +22,10 @@ mod kept;
 mod policy_changes;
 #[path = "cli/policy_check.rs"]
 mod policy_check;
+#[path = "cli/policy_git.rs"]
+mod policy_git;
+#[path = "cli/policy_push.rs"]
+mod policy_push;
 #[path = "cli/policy_test.rs"]
 mod policy_test;
 #[path = "cli/templates.rs"]
@@ -379,6 +383,7 @@ fn a_running_dev_federation_answers_every_command_and_ends_by_ctrl_c() {
     policy_changes::are_named_before_they_happen(&as_alice, &maintainer, temp.path());
     policy_changes::have_exit_codes(&as_alice, &maintainer, temp.path());
     policy_changes::are_not_lost(&as_alice, &maintainer, temp.path());
+    policy_git::is_rolled_back(&as_alice, &maintainer, temp.path());
     let members = json(&["--identity", &maintainer, "raft", "status"])["members"].clone();
     let address = |index: usize, which: &str| members[index][which].as_str().unwrap().to_owned();
     let add = |client: &str| {

@@ -31,6 +31,8 @@ mod day_two;
 mod disasters;
 #[path = "scenarios/explain.rs"]
 mod explain;
+#[path = "scenarios/kubernetes/gitops.rs"]
+mod gitops;
 #[path = "scenarios/kubernetes/gpu_boxes.rs"]
 mod gpu_boxes;
 #[path = "scenarios/brokers/growth.rs"]

@@ -164,7 +164,7 @@ pub fn show_duration(ms: u64) -> String {
 
 /// Shows milliseconds since 1970 as an RFC 3339 time.
 #[must_use]
-pub(crate) fn show_time(ms: u64) -> String {
+pub fn show_time(ms: u64) -> String {
     i64::try_from(ms)
         .ok()
         .and_then(|ms| Timestamp::from_millisecond(ms).ok())

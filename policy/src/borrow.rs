@@ -3,24 +3,29 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use comity_types::Delivery;
+use comity_types::{DataNeed, Delivery};
 use serde::{Deserialize, Serialize};
 
 use crate::documents::{DocRef, QuotaSubject};
 
 pub use cohort_debt::QuotaDebt;
+pub use cohort_terms::CohortTerms;
 pub use cohort_use::CohortUse;
+pub use data_read::DataRead;
 pub use gpu_time::{Booking, GpuTimeTable, LimitKey};
 pub use quota_use::{CohortShare, QuotaUse};
 pub use rules::PreferenceFacts;
 pub use usage::{DonorUse, LeaseUse, UsageTable};
-pub use waiting_claim::WaitingClaim;
+pub use waiting_claims::WaitingClaims;
 pub use withdrawal::{HeldLease, RemovedDocuments, Withdrawal};
 
 mod citations;
 mod cohort_debt;
 mod cohort_standing;
+mod cohort_terms;
 mod cohort_use;
+mod data_read;
+mod datasets;
 mod decide;
 mod denials;
 mod find_agreement;
@@ -29,7 +34,7 @@ mod quota_use;
 mod rules;
 mod schedules;
 mod usage;
-mod waiting_claim;
+mod waiting_claims;
 mod withdrawal;
 
 /// A proposed lease: a tenant at an origin borrows GPUs of one class from one donor.
@@ -58,6 +63,10 @@ pub struct BorrowFacts<'f> {
     pub notice_ms: Option<u64>,
     /// Time of the log entry, in milliseconds since 1970.
     pub now_ms: u64,
+    /// Datasets that the work of the lease reads.
+    pub data: &'f [DataNeed],
+    /// The purpose for which it reads them; empty for none.
+    pub purpose: &'f str,
     /// GPUs in use now, without this lease.
     pub in_use: InUse<'f>,
 }
@@ -255,6 +264,14 @@ pub enum DenyCode {
     AgreementEndsTooSoon,
     /// The limit of the agreement is in use.
     AgreementExhausted,
+    /// The request names a dataset without a document, and the federation allows only declared ones.
+    DatasetUndeclared,
+    /// A dataset may not be read for the purpose of the request, or the request states none.
+    PurposeNotAllowed,
+    /// A dataset may not go to the donor.
+    DatasetNotAllowed,
+    /// The agreement does not allow the personal data, or the purpose, of a dataset.
+    AgreementExcludesData,
     /// A rule denies the lease, or requires something that it lacks.
     Rule,
     /// The class, or the donor's term, is not in force at this time of the week.
@@ -297,6 +314,10 @@ impl DenyCode {
             Self::AgreementEnded => "agreement-ended",
             Self::AgreementEndsTooSoon => "agreement-ends-too-soon",
             Self::AgreementExhausted => "agreement-exhausted",
+            Self::DatasetUndeclared => "dataset-undeclared",
+            Self::PurposeNotAllowed => "purpose-not-allowed",
+            Self::DatasetNotAllowed => "dataset-not-allowed",
+            Self::AgreementExcludesData => "agreement-excludes-data",
             Self::Rule => "rule",
             Self::OutsideSchedule => "outside-schedule",
             Self::ScheduleEndsTooSoon => "schedule-ends-too-soon",

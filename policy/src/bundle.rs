@@ -4,6 +4,7 @@ mod changes;
 pub(crate) mod cohorts;
 mod lookup;
 mod reclaim_rules;
+mod reservations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,10 +16,11 @@ pub use cohorts::CohortPeers;
 pub use reclaim_rules::{ReclaimRule, ReclaimScope, ReclaimedLease};
 
 use self::cohorts::CohortIndex;
+pub(crate) use self::reservations::index_reservations;
 use crate::device::DeviceFacts;
 use crate::documents::{
-    Agreement, AgreementSides, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota,
-    RequestTemplate, Rule, Schedule, Tenant,
+    Agreement, AgreementSides, Cluster, Dataset, Document, Federation, GpuClass, Institution, PriorityClass, Quota,
+    RequestTemplate, Reservation, Rule, Schedule, Tenant,
 };
 use crate::expression::device_context;
 use crate::roles::Roles;
@@ -51,14 +53,20 @@ pub struct Bundle {
     pub templates: BTreeMap<String, Document<RequestTemplate>>,
     /// Schedules by name.
     pub schedules: BTreeMap<String, Document<Schedule>>,
+    /// Reservations by name.
+    pub reservations: BTreeMap<String, Document<Reservation>>,
     /// Rules by name.
     pub rules: BTreeMap<String, Document<Rule>>,
+    /// Datasets by name.
+    pub datasets: BTreeMap<String, Document<Dataset>>,
     /// Institution that may enrol each cluster, by cluster id.
     pub(crate) institution_by_cluster: BTreeMap<String, String>,
     /// Roles by user id.
     pub(crate) roles: BTreeMap<String, Roles>,
     /// Names of the quotas that limit each tenant, directly or through its institution.
     pub(crate) quotas_by_tenant: BTreeMap<String, Vec<String>>,
+    /// Names of the reservations at each cluster that has some.
+    pub(crate) reservations_by_cluster: BTreeMap<String, Vec<String>>,
     /// The cohorts of quotas.
     pub(crate) cohorts: Arc<CohortIndex>,
     /// The agreements under which each institution may borrow, by name.
@@ -131,7 +139,9 @@ impl Bundle {
             + self.priorities.len()
             + self.templates.len()
             + self.schedules.len()
+            + self.reservations.len()
             + self.rules.len()
+            + self.datasets.len()
     }
 
     /// The institution that may enrol a cluster; `None` if none may.

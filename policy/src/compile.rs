@@ -7,7 +7,7 @@ use comity_types::{find_secret, is_printable, is_printable_text, is_steering};
 use sha2::{Digest, Sha256};
 
 use crate::bundle::cohorts::CohortIndex;
-use crate::bundle::{Bundle, index_agreements};
+use crate::bundle::{Bundle, index_agreements, index_reservations};
 use crate::documents::QuotaSubject;
 use crate::limits::{MAX_BUNDLE_BYTES, MAX_DOCUMENTS, MAX_FILE_BYTES, MAX_FILES};
 use crate::problem::{Place, Problem, ProblemCode, Problems, render_problems, shorten};
@@ -61,8 +61,8 @@ impl Bundle {
         compile(source.clone(), ZoneSource::LookUp)
     }
 
-    /// Compiles a replicated bundle, which has the offsets of its time zones: a database of one's own would give another
-    /// bundle on brokers of another release.
+    /// Compiles a bundle that was admitted, and so has the offsets of its time zones: a database of one's own would give
+    /// another bundle on brokers of another release. For the same reason nothing is taken for a secret here.
     ///
     /// # Errors
     /// All problems of all files, by file and line.
@@ -92,6 +92,9 @@ fn compile(mut source: BundleSource, zones: ZoneSource) -> Result<Bundle, Vec<Pr
     let (draft, zones, problems) = {
         let mut problems = Problems::new(&source.files);
         check_files(&source, &mut problems);
+        if zones == ZoneSource::LookUp {
+            refuse_secrets(&source, &mut problems);
+        }
         if !problems.is_empty() {
             return Err(problems.into_sorted());
         }
@@ -162,13 +165,19 @@ fn check_files(source: &BundleSource, problems: &mut Problems<'_>) {
             let message = "the text has a control or invisible character, which would mislead who reads it";
             problems.at(place, ProblemCode::NotText, message, "delete the character");
         }
+        if index > 0 && files[index - 1].path == file.path {
+            problems.whole(&file.path, ProblemCode::DuplicateName, "two files have this path", "");
+        }
+    }
+}
+
+/// What looks like a secret. The next release may know more of them, and must still load what this one admitted.
+fn refuse_secrets(source: &BundleSource, problems: &mut Problems<'_>) {
+    for (index, file) in source.files.iter().enumerate() {
         if let Some((line, noun)) = find_secret(&file.text) {
             let place = Place { file: index, line: u32::try_from(line).unwrap_or(u32::MAX), column: 1, width: 1 };
             let message = format!("the line has {noun}, and everybody who may read the policy reads it");
             problems.at(place, ProblemCode::Secret, message, "delete it, and replace it wherever it is valid");
-        }
-        if index > 0 && files[index - 1].path == file.path {
-            problems.whole(&file.path, ProblemCode::DuplicateName, "two files have this path", "");
         }
     }
 }
@@ -206,6 +215,9 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
     for user in &federation.spec.broker_operators {
         roles.entry(user.clone()).or_default().broker_operator = true;
     }
+    for user in &federation.spec.planners {
+        roles.entry(user.clone()).or_default().planner = true;
+    }
     for institution in draft.institutions.values() {
         for user in &institution.spec.operators {
             roles.entry(user.clone()).or_default().institutions_operated.insert(institution.name.clone());
@@ -223,6 +235,7 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         quotas_by_tenant.insert(tenant.name.clone(), quotas.map(|quota| quota.name.clone()).collect());
     }
     let (institution_numbers, agreements_by_borrower) = index_agreements(&draft.institutions, &draft.agreements);
+    let reservations_by_cluster = index_reservations(&draft.reservations);
     let cohorts = Arc::new(CohortIndex::of(&draft.quotas));
     let mut classes_by_rank: Vec<String> = draft.classes.keys().cloned().collect();
     classes_by_rank.sort_by_key(|name| std::cmp::Reverse(draft.classes.get(name).map(|class| class.spec.rank)));
@@ -239,10 +252,13 @@ fn assemble(source: BundleSource, draft: Draft) -> Result<Bundle, Vec<Problem>> 
         priorities: draft.priorities,
         templates: draft.templates,
         schedules: draft.schedules,
+        reservations: draft.reservations,
         rules: draft.rules,
+        datasets: draft.datasets,
         institution_by_cluster,
         roles,
         quotas_by_tenant,
+        reservations_by_cluster,
         cohorts,
         agreements_by_borrower,
         institution_numbers,

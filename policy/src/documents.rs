@@ -4,26 +4,27 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use agreement::{Agreement, AgreementSides};
+pub use agreement::{Agreement, AgreementData, AgreementSides};
 pub(crate) use cluster::DELIVERIES;
 pub use cluster::{Cluster, LendTerm, NodeSharing, NvLinkSharing};
 pub use commit_key::{CommitKey, MaintainerKey, Signatures};
-pub use federation::{Defaults, Federation, Limits};
+pub use dataset::Dataset;
+pub use federation::{Defaults, Federation, FederationData, Limits};
 pub use gpu_class::GpuClass;
-pub use gpu_hours::GpuHours;
 pub use institution::Institution;
-pub use per_user::PerUser;
 pub use priority_class::PriorityClass;
-pub use quota::{CohortMembership, Quota, QuotaSubject};
+pub use quota::{CohortMembership, GpuHours, PerUser, Quota, QuotaSubject};
 pub use reclaim_limit::ReclaimLimit;
+pub(crate) use request_template::read_data;
 pub use request_template::{
-    RequestTemplate, TemplateAmount, TemplateData, TemplateDevices, TemplateField, TemplateGpus, TemplateIsolation,
-    TemplateMembers, TemplateNvLink, TemplatePreemption, TemplateRequest, TemplateShare, TemplateTopology,
+    RequestTemplate, TemplateAmount, TemplateDevices, TemplateField, TemplateGpus, TemplateIsolation, TemplateMembers,
+    TemplateNvLink, TemplatePreemption, TemplateRequest, TemplateShare, TemplateTopology,
 };
+pub use reservation::Reservation;
 pub use rule::{Rule, RuleEffect};
 pub use schedule::Schedule;
+pub use schedule::weekly_window::Window;
 pub use tenant::{Tenant, TenantRole};
-pub use weekly_window::Window;
 pub use when::When;
 
 use crate::kind::Kind;
@@ -34,22 +35,21 @@ use crate::source::SourceFile;
 mod agreement;
 mod cluster;
 pub(crate) mod commit_key;
+mod dataset;
 mod federation;
 mod gpu_class;
-mod gpu_hours;
 mod institution;
 pub(crate) mod on_withdrawal;
 mod parties;
-mod per_user;
 mod priority_class;
 mod quota;
 mod read_expression;
 mod reclaim_limit;
 mod request_template;
+mod reservation;
 mod rule;
-mod schedule;
+pub(crate) mod schedule;
 mod tenant;
-pub(crate) mod weekly_window;
 mod when;
 
 /// The reader of one kind's `spec`.

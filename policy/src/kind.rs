@@ -30,13 +30,17 @@ pub enum Kind {
     RequestTemplate,
     /// Named weekly windows.
     Schedule,
+    /// GPUs of donors that are kept for one tenant during weekly windows.
+    Reservation,
     /// A condition that denies, requires, warns or prefers.
     Rule,
+    /// Where a dataset may go, and for what it may be read.
+    Dataset,
 }
 
 impl Kind {
     /// All kinds, in display order.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Federation,
         Self::Institution,
         Self::Cluster,
@@ -47,7 +51,9 @@ impl Kind {
         Self::PriorityClass,
         Self::RequestTemplate,
         Self::Schedule,
+        Self::Reservation,
         Self::Rule,
+        Self::Dataset,
     ];
 
     /// The kind as it appears in documents.
@@ -64,7 +70,9 @@ impl Kind {
             Self::PriorityClass => "PriorityClass",
             Self::RequestTemplate => "RequestTemplate",
             Self::Schedule => "Schedule",
+            Self::Reservation => "Reservation",
             Self::Rule => "Rule",
+            Self::Dataset => "Dataset",
         }
     }
 }

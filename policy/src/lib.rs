@@ -35,11 +35,11 @@ mod schema;
 mod source;
 mod warnings;
 
-pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus};
+pub use amounts::{quantity, show_duration, show_gpu_hours, show_gpus, show_time};
 pub use borrow::{
-    Allowance, Booking, BorrowFacts, CohortShare, CohortUse, Decision, Denial, DenyCode, DonorUse, GpuTimeFacts,
-    GpuTimeTable, HeldLease, InUse, LeaseUse, LimitKey, PreferenceFacts, QuotaDebt, QuotaUse, RemovedDocuments,
-    UsageTable, WaitingClaim, Withdrawal,
+    Allowance, Booking, BorrowFacts, CohortShare, CohortTerms, CohortUse, DataRead, Decision, Denial, DenyCode,
+    DonorUse, GpuTimeFacts, GpuTimeTable, HeldLease, InUse, LeaseUse, LimitKey, PreferenceFacts, QuotaDebt, QuotaUse,
+    RemovedDocuments, UsageTable, WaitingClaims, Withdrawal,
 };
 pub use bundle::{
     Bundle, BundleChanges, CohortPeers, Difference, DocumentChange, FieldChange, ReclaimRule, ReclaimScope,
@@ -50,12 +50,12 @@ pub use compile::{InvalidBundle, load};
 pub use device::{DeviceFacts, is_mig_profile};
 pub use directory::{ReadError, Scan, is_policy_file, read_directory, read_test_files, scan_directory};
 pub use documents::{
-    Agreement, AgreementSides, Cluster, CohortMembership, CommitKey, Defaults, DocRef, Document, Federation, GpuClass,
-    GpuHours, Institution, LendTerm, Limits, MaintainerKey, NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota,
-    QuotaSubject, ReclaimLimit, RequestTemplate, Rule, RuleEffect, Schedule, Signatures, SourceLocation,
-    TemplateAmount, TemplateData, TemplateDevices, TemplateField, TemplateGpus, TemplateIsolation, TemplateMembers,
-    TemplateNvLink, TemplatePreemption, TemplateRequest, TemplateShare, TemplateTopology, Tenant, TenantRole, When,
-    Window,
+    Agreement, AgreementData, AgreementSides, Cluster, CohortMembership, CommitKey, Dataset, Defaults, DocRef,
+    Document, Federation, FederationData, GpuClass, GpuHours, Institution, LendTerm, Limits, MaintainerKey,
+    NodeSharing, NvLinkSharing, PerUser, PriorityClass, Quota, QuotaSubject, ReclaimLimit, RequestTemplate,
+    Reservation, Rule, RuleEffect, Schedule, Signatures, SourceLocation, TemplateAmount, TemplateDevices,
+    TemplateField, TemplateGpus, TemplateIsolation, TemplateMembers, TemplateNvLink, TemplatePreemption,
+    TemplateRequest, TemplateShare, TemplateTopology, Tenant, TenantRole, When, Window,
 };
 pub use edit::{EditError, Enrolment, add_member, enrol_cluster, minimal_bundle};
 pub use expression::{RuleCondition, Selector, compile_selector};

@@ -62,8 +62,8 @@ pub const MIN_TEMPLATE_SHARE_MILLI: u32 = 50;
 pub const MAX_TEMPLATE_AMOUNT: u64 = 1 << 40;
 /// The largest RDMA bandwidth in a request, in Gbit/s.
 pub const MAX_TEMPLATE_RDMA_GBITS: u32 = 1_000_000;
-/// Datasets of one request.
-pub const MAX_TEMPLATE_DATASETS: usize = 16;
+/// Purposes that a federation declares.
+pub const MAX_PURPOSES: usize = 64;
 /// The shortest lease: 10 seconds.
 pub const MIN_TEMPLATE_LEASE_MS: u64 = 10_000;
 /// The longest lease that a request may ask for: 90 days.
@@ -72,6 +72,8 @@ pub const MAX_TEMPLATE_LEASE_MS: u64 = 90 * 24 * 60 * 60 * 1000;
 pub const MAX_TEMPLATE_GRACE_MS: u64 = 24 * 60 * 60 * 1000;
 /// Windows of one schedule, counted by day: eight a day.
 pub const MAX_WINDOWS: usize = 56;
+/// Reservations at one cluster: each decision about a lease there adds up the windows of all.
+pub const MAX_RESERVATIONS_PER_CLUSTER: usize = 32;
 /// Time zones of one bundle. Their offsets travel with the files: about two KiB each.
 pub const MAX_ZONES: usize = 32;
 /// Changes of one zone's offset: four a year from 1970 to 2060.

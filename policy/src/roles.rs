@@ -14,6 +14,8 @@ pub struct Roles {
     pub federation_admin: bool,
     /// Whether the user operates the brokers: may invite brokers, and people who operate them.
     pub broker_operator: bool,
+    /// Whether the user may plan policy.
+    pub planner: bool,
     /// Names of the institutions whose clusters the user may invite and list.
     pub institutions_operated: BTreeSet<String>,
     /// The user's role in each tenant.

@@ -10,8 +10,8 @@ use serde_json::{Map, Value as Json, json};
 use crate::bundle::Bundle;
 use crate::compile::load;
 use crate::documents::{
-    Agreement, Cluster, Federation, GpuClass, Institution, PriorityClass, Quota, RequestTemplate, Rule, Schedule, Spec,
-    Tenant,
+    Agreement, Cluster, Dataset, Federation, GpuClass, Institution, PriorityClass, Quota, RequestTemplate, Reservation,
+    Rule, Schedule, Spec, Tenant,
 };
 use crate::kind::{API_VERSION, Kind};
 use crate::limits::{MAX_GPU_HOURS_MILLI, MAX_GPUS_MILLI, MAX_LIST_ITEMS, MAX_NAME_CHARS, MAX_TEXT_CHARS};
@@ -23,7 +23,7 @@ use crate::scenarios::{TEST_KIND, read_file};
 use crate::source::SourceFile;
 
 /// The samples of all kinds. Together they are one valid bundle.
-const SAMPLES: [(Kind, &str); 11] = [
+const SAMPLES: [(Kind, &str); 13] = [
     (Kind::Federation, include_str!("schema/samples/federation.yaml")),
     (Kind::Institution, include_str!("schema/samples/institution.yaml")),
     (Kind::Cluster, include_str!("schema/samples/cluster.yaml")),
@@ -34,7 +34,9 @@ const SAMPLES: [(Kind, &str); 11] = [
     (Kind::PriorityClass, include_str!("schema/samples/priorityclass.yaml")),
     (Kind::RequestTemplate, include_str!("schema/samples/requesttemplate.yaml")),
     (Kind::Schedule, include_str!("schema/samples/schedule.yaml")),
+    (Kind::Reservation, include_str!("schema/samples/reservation.yaml")),
     (Kind::Rule, include_str!("schema/samples/rule.yaml")),
+    (Kind::Dataset, include_str!("schema/samples/dataset.yaml")),
 ];
 const TEST_SAMPLE: &str = include_str!("schema/samples/policytest.yaml");
 
@@ -125,7 +127,9 @@ fn kind_shapes(kind: Kind) -> (Shapes, Vec<Problem>) {
         Kind::PriorityClass => spec_shapes::<PriorityClass>(&files),
         Kind::RequestTemplate => spec_shapes::<RequestTemplate>(&files),
         Kind::Schedule => spec_shapes::<Schedule>(&files),
+        Kind::Reservation => spec_shapes::<Reservation>(&files),
         Kind::Rule => spec_shapes::<Rule>(&files),
+        Kind::Dataset => spec_shapes::<Dataset>(&files),
     }
 }
 

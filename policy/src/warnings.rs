@@ -1,11 +1,13 @@
 //! Warnings about a valid bundle: settings that have no effect or block a tenant completely.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::amounts::{show_duration, show_gpus, show_time};
 use crate::bundle::Bundle;
-use crate::documents::{Cluster, Document, LendTerm, QuotaSubject, Tenant};
+use crate::documents::{Agreement, Cluster, Document, LendTerm, QuotaSubject, Tenant};
 use crate::problem::{Problem, ProblemCode, Problems};
+
+mod useless_reservations;
 
 /// The reason why a tenant can borrow nothing.
 struct Obstacle {
@@ -28,6 +30,8 @@ impl Bundle {
         self.warn_of_shadowed_classes(&mut found);
         self.warn_of_short_agreements(&mut found);
         self.warn_of_useless_templates(&mut found);
+        self.warn_of_reservations(&mut found);
+        self.warn_of_datasets_without_agreement(&mut found);
         for tenant in self.tenants.values() {
             self.warn_of_blocked_tenant(tenant, &mut found);
         }
@@ -164,6 +168,34 @@ impl Bundle {
                         format!("name `{by}`, or change `selector` or `rank` of one of the two classes"),
                     );
                 }
+            }
+        }
+    }
+
+    /// Datasets that may go to another institution, although no agreement lets their owner read them there.
+    fn warn_of_datasets_without_agreement(&self, found: &mut Problems<'_>) {
+        for dataset in self.datasets.values().filter(|dataset| dataset.spec.needs_agreement_on_data()) {
+            let (spec, owner) = (&dataset.spec, dataset.spec.institution.as_str());
+            let of_clusters = spec.to_clusters.iter().filter_map(|cluster| self.institution_of_cluster(cluster));
+            let named: BTreeSet<&str> = spec.to_institutions.iter().map(String::as_str).chain(of_clusters).collect();
+            let allows = |agreement: &&Document<Agreement>| {
+                let data = &agreement.spec.data;
+                (data.personal || !spec.personal_data)
+                    && (spec.purposes.is_empty() || !data.purposes.is_disjoint(&spec.purposes))
+            };
+            let allowing: Vec<&Document<Agreement>> = self.agreements.values().filter(allows).collect();
+            let is_barred =
+                |lender: &&str| *lender != owner && !allowing.iter().any(|it| it.spec.covers(owner, lender));
+            for lender in named.into_iter().filter(is_barred) {
+                found.at(
+                    dataset.place_of("mayGoTo"),
+                    ProblemCode::DatasetWithoutAgreement,
+                    format!(
+                        "Dataset `{}` may go to `{lender}`, but no Agreement lets `{owner}` read its data there",
+                        dataset.name
+                    ),
+                    format!("set `data` in an Agreement by which `{owner}` borrows from `{lender}`"),
+                );
             }
         }
     }

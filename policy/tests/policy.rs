@@ -9,6 +9,8 @@ mod changes;
 mod cohorts;
 #[path = "policy/commit_keys.rs"]
 mod commit_keys;
+#[path = "policy/datasets.rs"]
+mod datasets;
 #[path = "policy/edits.rs"]
 mod edits;
 #[path = "policy/fuzz.rs"]
@@ -19,6 +21,8 @@ mod gpu_hours;
 mod properties;
 #[path = "policy/reclaims.rs"]
 mod reclaims;
+#[path = "policy/reservations.rs"]
+mod reservations;
 #[path = "policy/rules.rs"]
 mod rules;
 #[path = "policy/schedules.rs"]

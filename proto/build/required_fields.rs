@@ -110,7 +110,8 @@ impl<'a> Generator<'a> {
         let comment = self.comments.get(path).copied().unwrap_or_default().trim();
         if let Some((other, rest)) = comment.strip_prefix("Required unless `").and_then(|it| it.split_once("` is set."))
         {
-            // Only the message above knows a field of itself. With it, it does not look into this message.
+            // `Outer.field` belongs to the message that contains this one. If it is set, that message skips the checks of this
+            // one.
             if other.contains('.') {
                 Rule::Required { hint: first_sentence(rest) }
             } else {

@@ -6,7 +6,7 @@ pub mod reclaim;
 pub mod target_namespace;
 
 use comity_proto::v1;
-use comity_types::{ClusterId, Delivery, EndReason, InvalidId, LeaseId, LeaseState, PeeringId, RequestId};
+use comity_types::{ClusterId, DataNeed, Delivery, EndReason, InvalidId, LeaseId, LeaseState, PeeringId, RequestId};
 
 use self::placement::Placement;
 use self::reclaim::Reclaim;
@@ -23,6 +23,10 @@ pub struct Lease {
     pub tenant: String,
     /// GPU class by which policy permits it; empty if the broker does not say.
     pub class: String,
+    /// Datasets that its work reads.
+    pub data: Vec<DataNeed>,
+    /// The purpose for which it reads them; empty for none.
+    pub purpose: String,
     /// Borrowing cluster.
     pub origin: ClusterId,
     /// Donor, nodes and devices.
@@ -74,6 +78,8 @@ impl Lease {
             request,
             tenant: String::new(),
             class: String::new(),
+            data: Vec::new(),
+            purpose: String::new(),
             origin,
             placement: None,
             peering,
@@ -125,6 +131,8 @@ impl TryFrom<v1::Lease> for Lease {
             request: RequestId::parse(&lease.request, "lease.request")?,
             tenant: lease.tenant,
             class: lease.class,
+            data: DataNeed::parse_all(lease.data.into_iter().map(|need| (need.dataset, need.mib)), "lease.data")?,
+            purpose: lease.purpose,
             origin: ClusterId::parse(&lease.origin, "lease.origin")?,
             placement: lease.placement.map(Placement::try_from).transpose()?,
             peering: PeeringId::parse(&lease.peering, "lease.peering")?,

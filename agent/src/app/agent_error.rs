@@ -14,6 +14,7 @@ use crate::enrollment::join_error::JoinError;
 use crate::observe;
 use crate::reconcile::fault::CrashPointError;
 use crate::services::local_api::LocalApiError;
+use crate::signed_policy::policy_anchor::AnchorError;
 use crate::standby::StandbyError;
 
 /// Why an agent does not start.
@@ -31,6 +32,9 @@ pub enum AgentError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The kept commit of the signed policy.
+    #[error(transparent)]
+    PolicyAnchor(#[from] AnchorError),
     /// The identity key.
     #[error(transparent)]
     IdentityKey(#[from] comity_runtime::signing::SigningError),

@@ -124,6 +124,7 @@ impl Tasks<'_> {
             brokers: brokers.clone(),
             tls: tls.clone(),
             desired: self.desired.clone(),
+            shown_within: config.signed_policy.shown_within,
         };
         self.while_active(follower.run(shutdown.token()));
         let renewal = Renewal {

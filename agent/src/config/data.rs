@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use comity_agent_model::settings::SettingChecks;
 use comity_proto::v1;
+use comity_types::{DATASET_NAME_REMEDY, is_dataset_name};
 use serde::{Deserialize, Serialize};
 
 /// Most datasets in an offer.
 const MAX_DATASETS: usize = 1_024;
-/// Longest name of a dataset in bytes.
-const MAX_DATASET_NAME_BYTES: usize = 128;
 /// Highest bandwidth in Mbit/s.
 const MAX_MBITS: u64 = 100_000_000;
 
@@ -39,11 +38,8 @@ impl DataSettings {
             let reason = format!("name the {MAX_DATASETS} that others request most");
             checks.refuse("data.datasets", self.datasets.len(), reason);
         }
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
-        let odd = |name: &&String| name.is_empty() || name.len() > MAX_DATASET_NAME_BYTES || !name.bytes().all(plain);
-        if let Some(name) = self.datasets.iter().find(odd) {
-            let reason = format!("use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, as in imagenet-1k");
-            checks.refuse("data.datasets", name, reason);
+        if let Some(name) = self.datasets.iter().find(|name| !is_dataset_name(name)) {
+            checks.refuse("data.datasets", name, DATASET_NAME_REMEDY);
         }
         if self.egress_mbits > MAX_MBITS {
             checks.refuse("data.egressMbits", self.egress_mbits, format!("use at most {MAX_MBITS} Mbit/s"));

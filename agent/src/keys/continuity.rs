@@ -11,8 +11,8 @@ pub enum ContinuityError {
     /// The cluster has another one.
     #[error(
         "cluster {cluster} shows identity key {shown}, and this agent knows it by {known}: somebody may impersonate \
-         it. If its operators confirm the new key, run `comity-agent peers accept {cluster} --key {shown}` here, or \
-         give it a voucher"
+         it. Ask its operators for their key: if it is the new one, run `comity-agent peers accept {cluster} --key KEY` \
+         here with the one that they say, or have them give it a voucher"
     )]
     Changed {
         /// The cluster.

@@ -111,8 +111,8 @@ fn signed_policy(status: &Status) -> Option<Check> {
     Some(Check::failed(
         SIGNED_POLICY_CHECK,
         format!("the brokers' policy is not verified: {refusal}; verified is commit {verified}"),
-        "ask the maintainers directly, not through the broker; if they started a new repository, pin one of its commits in \
-         signedPolicy.commit (docs/gitops.md)",
+        "ask the maintainers, through another channel than the broker, which commit is right; if they started a new \
+         history, set signedPolicy.commit to one of its commits (docs/gitops.md)",
     ))
 }
 

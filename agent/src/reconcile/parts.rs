@@ -70,6 +70,8 @@ pub struct Parts {
     pub uses: watch::Sender<LeaseUses>,
     /// The policy as its owners signed it.
     pub signed_policy: watch::Sender<SignedPolicy>,
+    /// Held by whoever replaces the kept commit of that policy.
+    pub policy_turn: Arc<tokio::sync::Mutex<()>>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.

@@ -275,12 +275,27 @@ async fn forget_audit_anchor(State(shown): State<Shown>) -> Response {
 }
 
 async fn forget_signed_policy(State(shown): State<Shown>) -> Response {
+    let _turn = shown.parts.policy_turn.lock().await;
+    if let Err(reason) = may_forget(&shown.parts.signed_policy.borrow()) {
+        return (StatusCode::CONFLICT, reason).into_response();
+    }
     let forgotten = policy_anchor::forget(&shown.parts.store).await;
     if forgotten.is_ok() {
         shown.parts.signed_policy.send_replace(SignedPolicy::default());
         tracing::warn!("a person let this agent forget the signed policy");
     }
     forgotten.map(Json).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())).into_response()
+}
+
+/// A pinned commit would be trusted again at the next start, and nothing until then.
+fn may_forget(policy: &SignedPolicy) -> Result<(), String> {
+    match policy.anchor.as_ref().and_then(|anchor| anchor.pinned) {
+        None => Ok(()),
+        Some(pinned) => Err(format!(
+            "signedPolicy.commit pins {pinned}; set it to a commit of the new history and restart the agent, or remove it, \
+             restart the agent and run forget-policy again"
+        )),
+    }
 }
 
 /// The answer to a person's decision.
@@ -409,6 +424,8 @@ mod tests {
     use comity_fuzz::fuzz;
     use comity_runtime::{IdentityKey, SeededEntropy};
 
+    use crate::signed_policy::policy_anchor::PolicyAnchor;
+
     use serde::Serialize;
 
     use super::*;
@@ -427,6 +444,23 @@ mod tests {
                 false
             }
         }
+    }
+
+    #[test]
+    fn a_pinned_policy_is_not_forgotten() {
+        let commit = "a".repeat(40).parse().expect("a commit");
+        let trusting = |pinned| SignedPolicy {
+            anchor: Some(Arc::new(PolicyAnchor {
+                commit,
+                folder: Default::default(),
+                departed: BTreeSet::new(),
+                pinned,
+            })),
+            ..SignedPolicy::default()
+        };
+        assert_eq!((may_forget(&SignedPolicy::default()), may_forget(&trusting(None))), (Ok(()), Ok(())));
+        let refused = may_forget(&trusting(Some(commit))).expect_err("it is pinned");
+        assert!(refused.contains("signedPolicy.commit pins aaaa") && refused.contains("restart"), "{refused}");
     }
 
     #[test]

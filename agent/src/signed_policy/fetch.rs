@@ -45,7 +45,7 @@ async fn read(channel: BrokerChannel, verified: Option<String>) -> Result<Option
     if commit.is_empty() {
         return Ok(None);
     }
-    let head = commit.parse().map_err(|_| "the commit in force is no full id".to_owned())?;
-    let folder = folder.parse().map_err(|_| "the folder of the policy is none".to_owned())?;
+    let head = commit.parse().map_err(|_| "the commit in force is not a full commit id".to_owned())?;
+    let folder = folder.parse().map_err(|_| "the policy's folder is not a valid path".to_owned())?;
     Ok(Some(ShownHistory { head, folder, objects }))
 }

@@ -4,11 +4,16 @@
 //! brokers. That the tenant asked for the lease is the broker's word.
 
 use comity_agent_model::lease::Lease;
+use comity_agent_state::record::{AdmittedCapacity, DonorRecord};
+use comity_policy::limits::MAX_NAME_CHARS;
 use comity_policy::{
-    BorrowFacts, Bundle, Decision, Denial, DocRef, HeldLease, InUse, LeaseUse, RemovedDocuments, UsageTable,
+    BorrowFacts, Bundle, DataRead, Decision, Denial, DocRef, HeldLease, InUse, LeaseUse, RemovedDocuments, UsageTable,
 };
+use comity_proto::v1::Node;
 use comity_provenance::ObjectId;
-use comity_types::LeaseId;
+use comity_types::{DataNeed, Delivery};
+
+use super::device_class::other_device;
 
 /// Code of the report that the signed policy does not permit a lease.
 pub(crate) const SIGNED_POLICY: &str = "signed-policy";
@@ -24,6 +29,16 @@ const SHOWN_DIGITS: usize = 12;
 pub(crate) struct LentFacts<'f> {
     /// The lease, by the broker's word.
     pub(crate) lease: &'f Lease,
+    /// Its tenant: when it was admitted, once it is.
+    pub(crate) tenant: &'f str,
+    /// Its GPU class: when it was admitted, once it is.
+    pub(crate) class: &'f str,
+    /// The datasets that its work reads: when it was admitted, once it is.
+    pub(crate) data: &'f [DataNeed],
+    /// The purpose for which it reads them: when it was admitted, once it is.
+    pub(crate) purpose: &'f str,
+    /// Its delivery: when it was admitted, once it is.
+    pub(crate) delivery: Delivery,
     /// This cluster.
     pub(crate) donor: &'f str,
     /// Institution of the origin: that of its voucher, or as the broker says; empty if it does not.
@@ -41,18 +56,20 @@ impl<'f> LentFacts<'f> {
     {
         let lease = self.lease;
         BorrowFacts {
-            tenant: &lease.tenant,
+            tenant: self.tenant,
             user: "",
             origin_cluster: lease.origin.as_str(),
             donor_cluster: self.donor,
-            class: class_of(lease),
+            class: self.class,
             gpus_milli: self.milli,
             beside_milli: 0,
-            delivery: lease.delivery,
+            delivery: self.delivery,
             duration_ms: lease.term_ms,
             // Whether it is preemptible the broker knows; when a schedule ends, the permission does.
             notice_ms: Some(0),
             now_ms: self.now_ms,
+            data: self.data,
+            purpose: self.purpose,
             in_use,
         }
     }
@@ -64,23 +81,23 @@ pub(crate) fn class_of(lease: &Lease) -> &str {
     if lease.class.is_empty() { asked() } else { &lease.class }
 }
 
-/// Sums what this cluster lends: `lent` are its leases, with their GPUs in milli-GPU.
-pub(crate) fn lent_by<'l>(
-    donor: &str,
-    lent: impl Iterator<Item = (LeaseId, u64)>,
-    told: impl Fn(LeaseId) -> Option<&'l Lease>,
-) -> UsageTable {
+/// The name of a tenant, class or purpose in the record of a lease. No policy has a longer one.
+pub(crate) fn recorded(name: &str) -> String {
+    if name.len() > MAX_NAME_CHARS { String::new() } else { name.to_owned() }
+}
+
+/// Sums what this cluster lends, as it was admitted.
+pub(crate) fn lent_by<'l>(donor: &str, lent: impl Iterator<Item = &'l DonorRecord>) -> UsageTable {
     let mut table = UsageTable::default();
-    for (id, gpus_milli) in lent {
-        let lease = told(id);
+    for record in lent {
         table.add(&LeaseUse {
-            tenant: lease.map_or("", |lease| &lease.tenant),
+            tenant: &record.tenant,
             user: "",
             institution: "",
             donor,
-            class: lease.map_or("", class_of),
+            class: &record.class,
             agreement: None,
-            gpus_milli,
+            gpus_milli: record.capacity.milli(),
             // The limits of tenants and institutions count what they borrow elsewhere, too.
             replaced: true,
         });
@@ -107,8 +124,47 @@ pub(crate) fn objection(bundle: &Bundle, commit: ObjectId, facts: &LentFacts<'_>
     }
 }
 
-/// Why the policy at a commit no longer permits a lease in force; `None` while it does. What removed documents said does
-/// not matter: a lease that is no longer permitted is not prolonged, whatever becomes of it.
+/// Why a new lease of a class may not have its devices by the policy at a commit; `None` if all are of the class.
+pub(crate) fn class_objection(
+    bundle: &Bundle,
+    commit: ObjectId,
+    class: &str,
+    capacity: &AdmittedCapacity,
+    nodes: &[Node],
+) -> Option<String> {
+    let (device, node, has) = other_device(bundle, class, capacity, nodes)?;
+    let has = has.map_or_else(|| "no class".to_owned(), |has| format!("class `{has}`"));
+    Some(format!(
+        "by the signed policy (commit {}) device {device} of node {node} is of {has}, and the lease is of `{class}`",
+        short(commit)
+    ))
+}
+
+/// Why the policy at a commit does not let the data of a new lease go to its donor, with the documents and lines behind it;
+/// `None` if it does. For the origin's agent, which knows what else permits a lease no better than the broker.
+pub(crate) fn data_objection(
+    bundle: &Bundle,
+    commit: ObjectId,
+    lease: &Lease,
+    (origin, donor): (&str, &str),
+    now_ms: u64,
+) -> Option<String> {
+    // The reason is logged, so that what the broker says must have a bound.
+    let (tenant, class, purpose) = (recorded(&lease.tenant), recorded(class_of(lease)), recorded(&lease.purpose));
+    let read = DataRead {
+        tenant: &tenant,
+        origin_cluster: origin,
+        donor_cluster: donor,
+        class: &class,
+        data: &lease.data,
+        purpose: &purpose,
+        now_ms,
+    };
+    bundle.may_read(&read).err().map(|denial| shown(commit, &denial))
+}
+
+/// Why the policy at a commit no longer permits a lease in force; `None` while it does. The lease is not prolonged,
+/// whatever its `onWithdrawal` says; so removed documents are not consulted.
 pub(crate) fn withdrawn(bundle: &Bundle, commit: ObjectId, facts: &LentFacts<'_>) -> Option<String> {
     let held = HeldLease { facts: facts.borrow(InUse::default()), institution: facts.institution, agreement: None };
     bundle.withdrawal(&held, &RemovedDocuments::default()).map(|found| shown(commit, &found.denial))

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use comity_agent_state::state_copy::SIGNED_POLICY_FILE;
 use comity_agent_state::store::{Store, StoreError};
 use comity_policy::{Bundle, BundleSource};
 use comity_provenance::{ObjectId, PolicyFolder};
@@ -14,8 +15,6 @@ use serde::{Deserialize, Serialize};
 
 /// Name of the blob with the anchor, as JSON.
 const POLICY_ANCHOR_KEY: &str = "signed-policy";
-/// Name of the documents' file in the state directory.
-pub(crate) const DOCUMENTS_FILE: &str = "signed-policy.json";
 /// Bytes of that file: a bundle of the largest size, quoted as JSON.
 const MAX_DOCUMENTS_BYTES: u64 = 16 << 20;
 
@@ -39,14 +38,30 @@ struct KeptDocuments {
     source: BundleSource,
 }
 
+/// The kept commit cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum AnchorError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// It has another form. An agent that went on without it would trust whatever a broker shows next.
+    #[error(
+        "the kept commit of the signed policy cannot be read: {0}; set signedPolicy.commit to a commit that you have \
+         checked with the maintainers (docs/gitops.md)"
+    )]
+    Unreadable(#[from] serde_json::Error),
+}
+
 /// The anchor; `None` before there is one.
 ///
 /// # Errors
-/// [`StoreError`].
-pub(crate) fn anchor(store: &Store) -> Result<Option<PolicyAnchor>, StoreError> {
+/// [`AnchorError`].
+pub(crate) fn anchor(store: &Store) -> Result<Option<PolicyAnchor>, AnchorError> {
     let kept = store.kept(POLICY_ANCHOR_KEY)?.unwrap_or_default();
-    // The store has checksums: a text of another form is of another version.
-    Ok(serde_json::from_slice(&kept).ok())
+    if kept.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(serde_json::from_slice(&kept)?))
 }
 
 /// Keeps an anchor, and returns once it is on disk.
@@ -72,15 +87,16 @@ pub(crate) async fn forget(store: &Store) -> Result<(), StoreError> {
 pub(crate) fn keep_documents(state: &Path, commit: ObjectId, source: &BundleSource) -> Result<(), FileError> {
     let kept = KeptDocuments { commit, source: source.clone() };
     let bytes = serde_json::to_vec(&kept).unwrap_or_default();
-    atomic_file::write(&state.join(DOCUMENTS_FILE), &bytes, atomic_file::PRIVATE)
+    atomic_file::write(&state.join(SIGNED_POLICY_FILE), &bytes, atomic_file::PRIVATE)
 }
 
 /// The documents of a commit, if they are kept.
 pub(crate) fn documents(state: &Path, commit: ObjectId) -> Option<Bundle> {
-    let bytes = atomic_file::read_bounded(&state.join(DOCUMENTS_FILE), MAX_DOCUMENTS_BYTES).ok()?;
+    let bytes = atomic_file::read_bounded(&state.join(SIGNED_POLICY_FILE), MAX_DOCUMENTS_BYTES).ok()?;
     let kept: KeptDocuments = serde_json::from_slice(&bytes).ok()?;
     if kept.commit != commit {
         return None;
     }
-    Bundle::compile(&kept.source).ok()
+    // Admitted already: a newer release must not refuse it.
+    Bundle::compile_replicated(&kept.source).ok()
 }

@@ -3,12 +3,8 @@
 use std::collections::BTreeMap;
 
 use comity_proto::v1;
+use comity_provenance::limits::{MAX_SHOWN_BYTES, shown_bytes};
 use comity_provenance::{ObjectId, ObjectKind, ObjectStore, StoreError};
-
-/// Bytes of all objects of one history, as of a broker's fetch.
-const MAX_SHOWN_BYTES: usize = 64 << 20;
-/// What an object takes beside its content, so that a flood of empty ones is bounded too.
-const SHOWN_OBJECT_BYTES: usize = 128;
 
 /// Objects by their ids, which this agent computes.
 #[derive(Debug, Default)]
@@ -23,7 +19,7 @@ impl ShownObjects {
     /// # Errors
     /// A sentence: there are too many, or it cannot be used.
     pub(crate) fn take(&mut self, object: v1::GitObject) -> Result<(), String> {
-        self.bytes += object.content.len() + SHOWN_OBJECT_BYTES;
+        self.bytes = self.bytes.saturating_add(shown_bytes(&object.content));
         if self.bytes > MAX_SHOWN_BYTES {
             return Err(format!("the history has more than {MAX_SHOWN_BYTES} bytes; pin a newer commit"));
         }

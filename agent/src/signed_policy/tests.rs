@@ -4,6 +4,7 @@
 mod signed_repository;
 
 use comity_agent_model::lease::Lease;
+use comity_agent_state::record::{AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord};
 use comity_policy::UsageTable;
 use comity_provenance::{ObjectId, PolicyFolder};
 use comity_types::{Delivery, LeaseId, PeeringId, RequestId};
@@ -170,8 +171,30 @@ fn lease() -> Lease {
     }
 }
 
+/// A lease in force, as it was admitted.
+fn held(milli: u32) -> DonorRecord {
+    let share = |milli| AdmittedShare { milli, ..AdmittedShare::default() };
+    let devices = (0..milli / 1_000).map(|index| (index, share(1_000))).collect();
+    let nodes = [("a".to_owned(), AdmittedPart { devices, ..AdmittedPart::default() })].into();
+    let capacity = AdmittedCapacity { nodes, ..AdmittedCapacity::default() };
+    let (tenant, class) = ("ml".to_owned(), "large".to_owned());
+    DonorRecord { capacity, tenant, class, ..DonorRecord::new(LeaseId(7), 1, Delivery::Namespace) }
+}
+
 fn facts(lease: &Lease, milli: u64) -> LentFacts<'_> {
-    LentFacts { lease, donor: DONOR, institution: "poly", milli, now_ms: NOW_MS }
+    let (tenant, class) = (lease.tenant.as_str(), lease.class.as_str());
+    LentFacts {
+        lease,
+        tenant,
+        class,
+        data: &lease.data,
+        purpose: &lease.purpose,
+        delivery: lease.delivery,
+        donor: DONOR,
+        institution: "poly",
+        milli,
+        now_ms: NOW_MS,
+    }
 }
 
 #[test]
@@ -201,8 +224,8 @@ fn a_lease_is_permitted_by_the_documents_or_they_are_cited() {
     }
     let of_another = LentFacts { institution: "centre", ..facts(&honest, 1_000) };
     assert!(asked(of_another, &none).unwrap().contains("is of institution poly by the signed policy"));
-    // What the broker says about leases in force counts as far as the donor's own books go.
-    let lent = lent_by(DONOR, [(LeaseId(7), 3_000)].into_iter(), |_| Some(&honest));
+    let held = held(3_000);
+    let lent = lent_by(DONOR, std::iter::once(&held));
     assert_eq!(asked(facts(&honest, 1_000), &lent), None);
     let message = asked(facts(&honest, 2_000), &lent).unwrap();
     assert!(message.contains("donor-exhausted") && message.contains("3 are in use"), "{message}");

@@ -96,7 +96,8 @@ fn go_on(
         return (known, PolicyFinding::Unshown(reason));
     }
     known.bundle = Some(Arc::clone(&bundle));
-    let in_force = InForce { bundle: &bundle, commit: Some(anchor.commit), departed: &anchor.departed };
+    // Branches may have been open before this cluster joined, and only brokers know when the history began.
+    let in_force = InForce { bundle: &bundle, commit: Some(anchor.commit), began: None, departed: &anchor.departed };
     match judge_within(objects, folder, &in_force, *head, now_ms, MAX_JUDGED_BYTES) {
         Ok(Verdict::Unchanged) => (known, PolicyFinding::Verified),
         Ok(Verdict::Accepted(accepted)) => {

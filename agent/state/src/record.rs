@@ -14,7 +14,7 @@ use comity_agent_liqo::donor::{Grant, Grants};
 use comity_agent_model::envelope::{EnvelopeKey, lease_text};
 use comity_proto::v1;
 use comity_runtime::IdentityPublicKey;
-use comity_types::{Delivery, LeaseId, PeeringId, Side};
+use comity_types::{DataNeed, Delivery, LeaseId, PeeringId, Side};
 use serde::{Deserialize, Serialize};
 
 pub use admitted::{AdmittedCapacity, AdmittedPart, AdmittedShare, functions_of};
@@ -161,6 +161,16 @@ pub struct DonorRecord {
     pub admitted_at_ms: u64,
     /// Its delivery.
     pub delivery: Delivery,
+    /// The tenant for whom it was admitted, whatever a broker says later.
+    pub tenant: String,
+    /// The GPU class as which it was admitted, whatever a broker says later.
+    pub class: String,
+    /// The datasets that its work reads, whatever a broker says later.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<DataNeed>,
+    /// The purpose for which it reads them; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub purpose: String,
     /// Namespace, once prepared.
     pub namespace: Option<String>,
     /// Grant of its virtual node, once prepared; in force until the lease is taken down.
@@ -193,6 +203,10 @@ impl DonorRecord {
             capacity: AdmittedCapacity::default(),
             admitted_at_ms: 0,
             delivery,
+            tenant: String::new(),
+            class: String::new(),
+            data: Vec::new(),
+            purpose: String::new(),
             namespace: None,
             grant: None,
             slice: None,

@@ -8,6 +8,7 @@ pub(crate) mod fuzz_image;
 mod state_files;
 mod state_image;
 
+pub use state_files::SIGNED_POLICY_FILE;
 pub(crate) use state_files::StateFiles;
 pub(crate) use state_image::StateImage;
 

@@ -437,6 +437,17 @@ pub(crate) async fn a_gpu_request_lives_and_ends(cluster: &Cluster) {
     .await;
     api.delete("nightly", &DeleteParams::default()).await.unwrap();
     eventually("it is gone too", || async { api.get_opt("nightly").await.unwrap().is_none() }).await;
+
+    let from_template = json!({
+        "apiVersion": "comity.dev/v1alpha1", "kind": "GpuRequest",
+        "metadata": { "name": "nightly", "namespace": "team-d" }, "spec": { "template": "notebook-small" },
+    });
+    cluster.plane().kubectl_with_input(&["apply", "-f", "-"], &from_template.to_string()).await.unwrap();
+    eventually("it is submitted", || async { !broker.live("team-d").is_empty() }).await;
+    let asked = broker.live("team-d").remove(0).spec.unwrap();
+    assert_eq!((asked.template.as_str(), asked.gpus.map(|gpus| gpus.count)), ("notebook-small", Some(0)));
+    api.delete("nightly", &DeleteParams::default()).await.unwrap();
+    eventually("it is gone at last", || async { api.get_opt("nightly").await.unwrap().is_none() }).await;
     running.stop().await;
 }
 
@@ -450,6 +461,8 @@ pub(crate) async fn definitions_refuse_invalid_objects(cluster: &Cluster) {
     };
     for (spec, message) in [
         (json!({ "gpus": 0 }), "gpus must be from 1 to 4096"),
+        (json!({ "class": "a" }), "gpus is required"),
+        (json!({ "template": "My Notebook" }), "template must be a DNS label"),
         (json!({ "gpus": 1, "class": "Big One" }), "class must be a DNS label"),
         (json!({ "gpus": 1, "class": "a", "selector": "true" }), "give either class or selector"),
         (json!({ "gpus": 1, "milli": 20 }), "milli must be from 50 to 1000"),
@@ -471,6 +484,7 @@ pub(crate) async fn definitions_refuse_invalid_objects(cluster: &Cluster) {
         (json!({ "gpus": 2, "sameNode": true, "topology": { "sameNode": true } }), "either sameNode or topology"),
         (json!({ "gpus": 2, "topology": { "rdmaGbits": 0 } }), "topology.rdmaGbits must be"),
         (json!({ "gpus": 2, "priorityClass": "Very High" }), "priorityClass must be a DNS label"),
+        (json!({ "gpus": 2, "purpose": "For fun" }), "purpose must be a DNS label"),
         (json!({ "gpus": 2, "preemptible": { "graceSeconds": 90_000 } }), "a day"),
         (json!({ "gpus": 2, "window": { "startBy": "tonight" } }), "date-time"),
         (json!({ "gpus": 2, "checkpointSecret": "My Bucket" }), "checkpointSecret must be the name of a Secret"),

@@ -4,6 +4,7 @@
 pub(crate) mod alternatives;
 pub(crate) mod answer;
 pub(crate) mod explanation;
+pub(crate) mod kept_gpus;
 pub(crate) mod outlook;
 pub(crate) mod pending;
 pub(crate) mod policy_plan;
@@ -17,13 +18,14 @@ pub(crate) mod unservable;
 pub use alternatives::{Alternative, alternatives};
 pub use answer::Explanation;
 pub use explanation::{Waiting, explain, explain_waiting};
+pub use kept_gpus::{KeptGpus, kept_gpus};
 pub use pending::explain_pending;
 pub use policy_plan::{
-    BorrowingEffect, CapacityEffect, Effects, InstitutionEffect, LeaseEffect, NextInQueue, PolicyPlan, Prospect,
-    RequestEffect, policy_plan,
+    BorrowingEffect, CapacityEffect, CohortEffect, Effects, InstitutionEffect, LeaseEffect, NextInQueue, PolicyPlan,
+    Prospect, RequestEffect, policy_plan,
 };
 pub use queue_position::QueuePosition;
-pub use quota_uses::quota_uses;
+pub use quota_uses::{quota_uses, tenant_quotas};
 pub use quote::{Quote, quote};
 pub use reclaims::{ReclaimedLease, Reclaims};
 pub use rule_warnings::rule_warnings;

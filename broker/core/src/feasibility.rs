@@ -1,12 +1,15 @@
 //! Decides whether a demand fits, and whether a proposal still holds.
 
+pub(crate) mod advance_reservations;
 pub(crate) mod check;
 pub(crate) mod check_renewal;
 pub(crate) mod check_wiring;
+pub(crate) mod classes;
 pub(crate) mod demand_key;
 pub(crate) mod donors;
 pub(crate) mod fit;
 pub(crate) mod gpu_types;
+pub(crate) mod held_capacity;
 pub(crate) mod idle;
 pub(crate) mod obstacle;
 pub(crate) mod obstacles;

@@ -138,6 +138,8 @@ pub struct Records {
     pub term_began: Timestamp,
     /// The end of the audit log, whose records leave [`State::apply`].
     pub audit: Head,
+    /// Number after the last record that a collector has; 0 if none was given any.
+    pub audit_exported: u64,
     /// The secret from which the nonces of its records are derived.
     pub(crate) nonce_key: NonceKey,
     pub(crate) next_request: u64,
@@ -174,6 +176,8 @@ pub(crate) struct Derived {
     pub(crate) live_leases: BTreeSet<LeaseId>,
     /// Leases under reclaim; they are still in force.
     pub(crate) reclaiming: BTreeSet<LeaseId>,
+    /// Leases that still take capacity and will soon free it.
+    pub(crate) departing: BTreeSet<LeaseId>,
     /// Waiting requests for which leases are or were reclaimed.
     pub(crate) reclaimed_for: BTreeSet<RequestId>,
     /// Running gangs with fewer members than desired.
@@ -263,6 +267,11 @@ impl State {
     /// Leases under reclaim, by id. They are still in force.
     pub fn reclaiming(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
         self.derived.reclaiming.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
+    }
+
+    /// Leases that still take capacity and will soon free it, by id.
+    pub(crate) fn departing(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
+        self.derived.departing.iter().filter_map(|id| Some((*id, self.leases.get(id)?)))
     }
 
     /// Running gangs with fewer members than desired, by id.
@@ -388,17 +397,11 @@ impl Derived {
 
     pub(crate) fn note_lease(&mut self, id: LeaseId, lease: &Lease) {
         self.timers.set(Due::Lease(id), lease.due());
-        if lease.state == LeaseState::Reclaiming {
-            self.reclaiming.insert(id);
-        } else {
-            self.reclaiming.remove(&id);
-        }
+        let note = |ids: &mut BTreeSet<LeaseId>, belongs: bool| if belongs { ids.insert(id) } else { ids.remove(&id) };
+        note(&mut self.reclaiming, lease.state == LeaseState::Reclaiming);
+        note(&mut self.departing, lease.departs());
         let live = lease.state != LeaseState::Ended;
-        if live {
-            self.live_leases.insert(id);
-        } else {
-            self.live_leases.remove(&id);
-        }
+        note(&mut self.live_leases, live);
         for cluster in [&lease.origin, &lease.placement.donor] {
             if live {
                 self.by_cluster.entry(cluster.clone()).or_default().leases.insert(id);

@@ -1,6 +1,8 @@
 //! The core through its public interface: whole scenarios, the scheduler's choices, determinism.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+#[path = "core/advance_reservations.rs"]
+mod advance_reservations;
 #[path = "core/audit.rs"]
 mod audit;
 #[path = "core/batch.rs"]
@@ -17,6 +19,8 @@ mod choices;
 mod cohorts;
 #[path = "core/copies.rs"]
 mod copies;
+#[path = "core/datasets.rs"]
+mod datasets;
 #[path = "core/determinism.rs"]
 mod determinism;
 #[path = "core/drains.rs"]
@@ -81,6 +85,8 @@ mod refusals;
 mod repeated_revocations;
 #[path = "core/replaced_agents.rs"]
 mod replaced_agents;
+#[path = "core/reserved_windows.rs"]
+mod reserved_windows;
 #[path = "core/revisions.rs"]
 mod revisions;
 #[path = "core/revocations.rs"]

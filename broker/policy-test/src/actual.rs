@@ -137,6 +137,8 @@ fn allowing_documents(state: &State, id: LeaseId, lease: &Lease) -> Vec<String> 
         duration_ms: lease.term.0,
         notice_ms: Some(0),
         now_ms: state.log_time.0,
+        data: &lease.data,
+        purpose: &lease.purpose,
         in_use: usage.in_use(tenant, lease.institution.as_str(), &lease.submitted_by, donor),
     });
     match decision {

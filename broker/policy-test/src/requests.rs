@@ -2,27 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, Preemptible, RequestSpec, Share, Topology, of_template};
+use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, Preemptible, RequestSpec, Share, of_template};
 use comity_core::{Millis, Refusal, State};
 use comity_policy::{AskedRequest, AskedShare, Document, RequestTemplate, TemplateField};
-use comity_types::{ClassName, ClusterId, Delivery, PriorityName, TenantId};
-
-/// Namespace of the kubeconfig Secret.
-const TARGET_NAMESPACE: &str = "comity-leases";
+use comity_types::{ClassName, ClusterId, PriorityName, TenantId};
 
 /// The request as the broker fills and converts it.
 pub(crate) fn spec(asked: &AskedRequest, state: &State) -> Result<RequestSpec, Refusal> {
     let (tenant, origin) = (TenantId::parse(&asked.tenant, "tenant")?, ClusterId::parse(&asked.origin, "origin")?);
     let template = asked.template.as_deref().map(|name| offered(name, &tenant, state)).transpose()?;
     let start = match template {
-        Some(template) => of_template(template, tenant, origin, TARGET_NAMESPACE.to_owned())?,
+        Some(template) => of_template(template, tenant, origin)?,
         None => plain(tenant, origin),
     };
-    let asked = asked_spec(asked, start.clone())?;
+    let spec = with_asked_fields(asked, start.clone())?;
     if let Some(template) = template {
-        check_overrides(template, &start, &asked)?;
+        check_overrides(template, &start, &spec)?;
     }
-    Ok(asked)
+    Ok(spec)
 }
 
 /// A template that the tenant is offered.
@@ -35,43 +32,22 @@ fn offered<'s>(name: &str, tenant: &TenantId, state: &'s State) -> Result<&'s Do
     })
 }
 
-/// The defaults of a request without a template.
+/// A request without a template, for GPUs that its scenario says.
 fn plain(tenant: TenantId, origin: ClusterId) -> RequestSpec {
-    RequestSpec {
-        tenant,
-        origin,
-        gpus: GpuDemand {
-            devices: DeviceChoice::Selector(String::new()),
-            share: Share::Whole,
-            count: 1,
-            cpu_milli_per_gpu: 0,
-            memory_mib_per_gpu: 0,
-            isolation: Isolation::None,
-            gpu_type: None,
-        },
-        topology: Topology::default(),
-        members: None,
-        spread_donors: false,
-        data: Vec::new(),
-        duration: Millis(0),
-        allow_donors: Vec::new(),
-        deny_donors: Vec::new(),
-        delivery: Delivery::Namespace,
-        target_namespace: TARGET_NAMESPACE.to_owned(),
-        purpose: String::new(),
-        priority: None,
-        not_before: None,
-        start_by: None,
-        preemptible: None,
-        release_idle: None,
-        checkpoint_secret: None,
-        template: None,
-        submitted_by: String::new(),
-    }
+    let gpus = GpuDemand {
+        devices: DeviceChoice::Selector(String::new()),
+        share: Share::Whole,
+        count: 1,
+        cpu_milli_per_gpu: 0,
+        memory_mib_per_gpu: 0,
+        isolation: Isolation::None,
+        gpu_type: None,
+    };
+    RequestSpec::new(tenant, origin, gpus)
 }
 
-/// What is asked, in place of what it starts from.
-fn asked_spec(asked: &AskedRequest, mut spec: RequestSpec) -> Result<RequestSpec, Refusal> {
+/// Sets the fields that the scenario's request names in `spec`, which has the template's values or the defaults.
+fn with_asked_fields(asked: &AskedRequest, mut spec: RequestSpec) -> Result<RequestSpec, Refusal> {
     match (&asked.class, &asked.selector) {
         (Some(class), _) => spec.gpus.devices = DeviceChoice::Class(ClassName::parse(class, "class")?),
         (None, Some(selector)) => spec.gpus.devices = DeviceChoice::Selector(selector.clone()),
@@ -89,6 +65,12 @@ fn asked_spec(asked: &AskedRequest, mut spec: RequestSpec) -> Result<RequestSpec
     }
     spec.topology.same_node |= asked.same_node;
     spec.topology.whole_node |= asked.whole_node;
+    if !asked.data.is_empty() {
+        spec.data.clone_from(&asked.data);
+    }
+    if let Some(purpose) = &asked.purpose {
+        spec.purpose.clone_from(purpose);
+    }
     if asked.duration_ms > 0 {
         spec.duration = Millis(asked.duration_ms);
     }
@@ -120,6 +102,8 @@ fn check_overrides(
     let overridden = [
         (TemplateField::Class, "class", start.gpus.devices != asked.gpus.devices),
         (TemplateField::Amount, "gpus", amounts(start) != amounts(asked)),
+        (TemplateField::Data, "data", start.data != asked.data),
+        (TemplateField::Purpose, "purpose", start.purpose != asked.purpose),
         (TemplateField::Duration, "duration", start.duration != asked.duration),
         (TemplateField::Delivery, "delivery", start.delivery != asked.delivery),
         (TemplateField::Priority, "priority", start.priority != asked.priority),

@@ -20,6 +20,6 @@ fn run_all(folder: &str) -> usize {
 
 #[test]
 fn the_example_federation_and_the_campus_pass_their_tests() {
-    let ran = run_all("examples") + run_all("campus") + run_all("cohorts");
+    let ran = run_all("examples") + run_all("campus") + run_all("cohorts") + run_all("datasets");
     assert!(ran >= 40, "the examples show what tests can say; {ran} are too few");
 }

@@ -42,6 +42,7 @@ pub enum Rpc {
     ExplainRequest,
     QuoteRequest,
     ListRequestTemplates,
+    ListQuotas,
     GetLease,
     ListLeases,
     ReleaseLease,
@@ -54,6 +55,7 @@ pub enum Rpc {
     ApplyPolicy,
     SetPolicySource,
     RemovePolicySource,
+    ListReservations,
     GetPolicy,
     Watch,
     ListAuditRecords,
@@ -85,6 +87,8 @@ enum Who {
     Admin,
     /// A user who operates the brokers; a bootstrap admin while no bundle is in force.
     BrokerOperator,
+    /// A user who may plan policy.
+    Planner,
     /// A broker of the group.
     Broker,
 }
@@ -92,7 +96,7 @@ enum Who {
 impl Rpc {
     /// The authorization table.
     const fn allows(self) -> &'static [Who] {
-        use Who::{Admin, Anyone, Broker, BrokerOperator, Certified, Cluster, Member, Operator, Submitter};
+        use Who::{Admin, Anyone, Broker, BrokerOperator, Certified, Cluster, Member, Operator, Planner, Submitter};
         match self {
             Self::GetFederation | Self::CheckJoin | Self::Join | Self::JoinUser | Self::JoinBroker => &[Anyone],
             Self::WhoAmI => &[Certified],
@@ -112,14 +116,20 @@ impl Rpc {
             | Self::ListPeerings
             | Self::Watch
             | Self::ListRequestTemplates
+            | Self::ListReservations
             | Self::ExplainRequest => &[Cluster, Member],
-            Self::QuoteRequest | Self::ListAuditRecords | Self::GetAuditHead | Self::GetAuditConsistency => &[Member],
+            Self::QuoteRequest
+            | Self::ListQuotas
+            | Self::ListAuditRecords
+            | Self::GetAuditHead
+            | Self::GetAuditConsistency => &[Member],
             // A cluster submits requests for its own pods, renews the leases that they use, and releases the others.
             Self::SubmitRequest | Self::CancelRequest | Self::ReleaseLease | Self::RenewLease => &[Cluster, Submitter],
             Self::CheckpointLease => &[Submitter],
             // A broker's certificate proves access to the intermediate's key: with it somebody can name broker operators.
             Self::CheckPolicy | Self::GetPolicy => &[Member, Admin, Broker],
-            Self::PlanPolicy | Self::ApplyPolicy => &[Admin, Broker],
+            Self::PlanPolicy => &[Admin, Planner, Broker],
+            Self::ApplyPolicy => &[Admin, Broker],
             Self::ChangeMembers
             | Self::SetPolicySource
             | Self::RemovePolicySource
@@ -156,6 +166,7 @@ impl Rpc {
             Self::ExplainRequest => "have requests explained",
             Self::QuoteRequest => "get quotes",
             Self::ListRequestTemplates => "see request templates",
+            Self::ListQuotas => "see quotas",
             Self::GetLease | Self::ListLeases => "see leases",
             Self::ReleaseLease => "release leases",
             Self::RenewLease => "renew leases",
@@ -165,6 +176,7 @@ impl Rpc {
             Self::PlanPolicy => "plan policy",
             Self::ApplyPolicy => "apply policy",
             Self::SetPolicySource | Self::RemovePolicySource => "set the source of the policy",
+            Self::ListReservations => "see reservations",
             Self::GetPolicy => "read the policy",
             Self::Watch => "watch requests and leases",
             Self::ListAuditRecords | Self::GetAuditHead | Self::GetAuditConsistency => "read the audit log",
@@ -184,7 +196,7 @@ impl Rpc {
             Who::Operator => Some(Grant::Operator),
             Who::Admin => Some(Grant::Maintainer),
             Who::BrokerOperator => Some(Grant::BrokerOperator),
-            Who::Anyone | Who::Certified | Who::Cluster | Who::Broker => None,
+            Who::Anyone | Who::Certified | Who::Cluster | Who::Planner | Who::Broker => None,
         });
         roles
             .min_by_key(|grant| match grant {
@@ -211,6 +223,7 @@ pub fn authorize(
         (Who::Member, Caller::User(..)) => !roles.is_empty(),
         (Who::Submitter, Caller::User(..)) => roles.tenants.values().any(|role| *role >= TenantRole::Submitter),
         (Who::Operator, Caller::User(..)) => !roles.institutions_operated.is_empty(),
+        (Who::Planner, Caller::User(..)) => roles.planner,
         (Who::Admin, caller) => is_maintainer(caller, bundle, bootstrap),
         (Who::BrokerOperator, caller) => is_broker_operator(caller, bundle, bootstrap),
         _ => false,

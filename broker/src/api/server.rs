@@ -151,7 +151,7 @@ pub async fn serve_clients(
             RaftServiceServer::new(raft_service::RaftHandlers { context: context.clone() })
                 .max_decoding_message_size(MAX_USER_MESSAGE_BYTES),
         )
-        .add_service(agent_service::AgentServer::new(agent_service::AgentHandlers { context }))
+        .add_service(agent_service::AgentServer::new(agent_service::AgentHandlers::new(context)))
         .serve_with_incoming_shutdown(incoming(listener, tls, limits), stopping)
         .await
 }

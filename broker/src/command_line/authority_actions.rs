@@ -22,6 +22,7 @@ The next intermediate, when brokers say that it is due:
 The next root:
   comity-broker ca root --succeeds ROOT --out ROOT2
   comity-broker ca intermediate --root ROOT2 --out next         # install it on each broker
+  comity login --renew                                          # as the first admin, who is not counted below
   comity-broker ca intermediate --root ROOT2 --drop-previous --out last
   comity-broker ca install --from last --data DATA --yes        # when 'comity raft status' shows no old root";
 

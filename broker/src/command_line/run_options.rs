@@ -11,7 +11,7 @@ use comity_runtime::telemetry;
 /// Topics of the full help.
 const ADDRESSES: &str = "Addresses";
 const CERTIFICATES: &str = "Certificates";
-const POLICY: &str = "Policy from Git";
+const POLICY: &str = "Policy from Git or a registry";
 const LOGS: &str = "Logs and snapshots";
 
 /// Names in a broker's certificate.
@@ -77,6 +77,40 @@ pub(super) struct RunOptions {
     /// PEM file with authorities of the policy's repository, beside those of this machine.
     #[arg(long, hide_short_help = true, help_heading = POLICY, env = "COMITY_BROKER_POLICY_CA", value_name = "FILE")]
     pub(super) policy_ca: Option<PathBuf>,
+    /// Private key for the policy's repository over SSH, without passphrase.
+    ///
+    /// Private to the broker's user. Read at each pull. No agent and no settings of SSH count.
+    #[arg(long, hide_short_help = true, help_heading = POLICY, env = "COMITY_BROKER_POLICY_SSH_KEY", value_name = "FILE")]
+    pub(super) policy_ssh_key: Option<PathBuf>,
+    /// Keys of servers over SSH, in the form of known_hosts; others are not trusted.
+    #[arg(long, hide_short_help = true, help_heading = POLICY, env = "COMITY_BROKER_POLICY_KNOWN_HOSTS",
+        value_name = "FILE")]
+    pub(super) policy_known_hosts: Option<PathBuf>,
+    /// OTLP/gRPC endpoint to which the leader sends the audit log, e.g. https://collector.example:4317.
+    ///
+    /// Give it to every broker. Each record is sent at least once, in order; the next leader goes on where the last one
+    /// stopped.
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_AUDIT_OTLP", value_name = "URL")]
+    pub(super) audit_otlp: Option<String>,
+    /// Private file with lines NAME: VALUE that the endpoint of the audit log needs, such as an authorization.
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_AUDIT_OTLP_HEADERS",
+        value_name = "FILE", requires = "audit_otlp")]
+    pub(super) audit_otlp_headers: Option<PathBuf>,
+    /// PEM file with the authorities of that endpoint, instead of those of this machine.
+    #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_AUDIT_OTLP_CA",
+        value_name = "FILE", requires = "audit_otlp")]
+    pub(super) audit_otlp_ca: Option<PathBuf>,
+    /// Credentials for the policy's registry, in the form of Docker's config.json; only `auths` counts.
+    ///
+    /// Private to the broker's user. Read at each pull.
+    #[arg(long, hide_short_help = true, help_heading = POLICY, env = "COMITY_BROKER_POLICY_REGISTRY_CONFIG",
+        value_name = "FILE")]
+    pub(super) policy_registry_config: Option<PathBuf>,
+    /// Public keys of cosign, one of which must have signed an artifact with the policy.
+    ///
+    /// PEM, ECDSA P-256 or Ed25519, one or more. Read at each pull. Without it nothing but the address is checked.
+    #[arg(long, hide_short_help = true, help_heading = POLICY, env = "COMITY_BROKER_POLICY_OCI_KEY", value_name = "FILE")]
+    pub(super) policy_oci_key: Option<PathBuf>,
     /// Log entries between snapshots, more if snapshots take long; default 10000.
     #[arg(long, hide_short_help = true, help_heading = LOGS, env = "COMITY_BROKER_SNAPSHOT_EVERY", value_name = "N")]
     pub(super) snapshot_every: Option<u64>,

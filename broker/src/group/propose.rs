@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use comity_core::Actor;
 use comity_core::refusal::Code;
 use comity_core::reply::Applied;
-use comity_core::{Command, LogEnvelope, Refusal, limits};
+use comity_core::{Command, LogEnvelope, Refusal, Timestamp, limits};
 use openraft::async_runtime::WatchReceiver as _;
 use openraft::errors::{ClientWriteError, RaftError};
 
@@ -91,7 +91,7 @@ impl Inner {
     /// Appends as the leader.
     pub(crate) async fn append(&self, proposal: Proposal, timeout: Duration) -> Attempt {
         let of_group = matches!(proposal.actor, Actor::Leader(_));
-        if self.stop_reason().is_some() || (!of_group && self.forming.load(Ordering::Acquire)) {
+        if self.stop_reason().is_some() || (!of_group && self.is_founding()) {
             return Attempt::NotAppended;
         }
         let deadline = Deadline::within(timeout);
@@ -129,6 +129,12 @@ impl Inner {
             Ok(Err(RaftError::APIError(error))) => Attempt::Unknown(error.to_string()),
             Ok(Err(RaftError::Fatal(error))) => Attempt::Stopped(error.to_string()),
         }
+    }
+
+    /// Whether the group is not ready for users: it lacks founding members, or its first term has not begun, before which
+    /// the audit log has no key for nonces.
+    fn is_founding(&self) -> bool {
+        self.forming.load(Ordering::Acquire) || self.replica.read(|it| it.state.term_began) == Timestamp::default()
     }
 
     async fn forward(&self, leader: u64, proposal: &Proposal, deadline: &Deadline) -> Attempt {

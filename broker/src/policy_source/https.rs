@@ -1,34 +1,21 @@
-//! HTTPS calls of one server: no proxy, no redirect, no compression, and a bound on every answer.
-
-use std::path::Path;
-use std::sync::Arc;
+//! Calls of a server that speaks Git over HTTPS.
 
 use bytes::Bytes;
 use comity_runtime::secret::SecretString;
-use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, LOCATION, USER_AGENT};
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, LOCATION, USER_AGENT};
 use http::{HeaderValue, Method, Request, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
-use rustls_pki_types::pem::PemObject as _;
-use rustls_pki_types::{CertificateDer, ServerName};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
+use http_body_util::Full;
 
+use crate::policy_source::http_host::HttpHost;
 use crate::policy_source::pull_error::PullError;
 
 /// Servers of Git answer programs that call themselves git.
-const AGENT: &str = concat!("git/comity-", env!("CARGO_PKG_VERSION"));
-const REACH: &str = "check the address, and whether the leader's machine reaches the server";
-const TRUST: &str = "give the server's authority with --policy-ca on each broker";
+const GIT_AGENT: &str = concat!("git/comity-", env!("CARGO_PKG_VERSION"));
 const ANSWER: &str = "check the address: a browser shows what is there";
-const SMALLER: &str = "keep the policy in a repository of its own";
 
 /// A server and what it takes to be answered.
 pub(super) struct GitHost {
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) tls: Arc<ClientConfig>,
+    pub(super) server: HttpHost,
     pub(super) authorization: Option<SecretString>,
 }
 
@@ -43,65 +30,19 @@ pub(super) struct Call<'c> {
     pub(super) limit: usize,
 }
 
-/// The authorities of this machine, and those of a file.
-pub(super) fn tls(authorities: Option<&Path>) -> Result<Arc<ClientConfig>, PullError> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = authorities {
-        let failed = |error: &dyn std::fmt::Display| PullError::saying("cannot read --policy-ca", error, TRUST);
-        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| failed(&error))? {
-            let certificate = certificate.map_err(|error| failed(&error))?;
-            roots.add(certificate).map_err(|error| failed(&error))?;
-        }
-    }
-    let mut config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
-}
-
 impl GitHost {
-    /// Calls the server over a connection of its own. Ends when the caller's deadline drops it.
+    /// Calls the server. Ends when the caller's deadline drops it.
     pub(super) async fn call(&self, call: Call<'_>) -> Result<Bytes, PullError> {
-        let name = self.host.trim_start_matches('[').trim_end_matches(']');
-        let reach = |error: &dyn std::fmt::Display| {
-            PullError::saying(&format!("cannot reach {}:{}", self.host, self.port), error, REACH)
-        };
-        let stream = TcpStream::connect((name, self.port)).await.map_err(|error| reach(&error))?;
-        let server = ServerName::try_from(name.to_owned()).map_err(|error| reach(&error))?;
-        let stream = TlsConnector::from(Arc::clone(&self.tls))
-            .connect(server, stream)
-            .await
-            .map_err(|error| PullError::saying(&format!("cannot trust {}:{}", self.host, self.port), &error, TRUST))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| reach(&error))?;
-        // Ends with the answer, or with the deadline, which drops the sender.
-        let connection = AbortOnDrop(tokio::spawn(async move { drop(connection.await) }));
-        let request = self.request(&call)?;
-        let answer = sender.send_request(request).await.map_err(|error| reach(&error))?;
-        self.check_status(answer.status(), answer.headers().get(LOCATION))?;
-        let mut body = answer.into_body();
-        let mut whole = Vec::new();
-        while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| reach(&error))?;
-            if let Some(data) = frame.data_ref() {
-                if whole.len() + data.len() > call.limit {
-                    let reason = format!("the answer of {} has more than {} bytes", self.host, call.limit);
-                    return Err(PullError::new(reason, SMALLER));
-                }
-                whole.extend_from_slice(data);
-            }
-        }
-        drop(connection);
-        Ok(Bytes::from(whole))
+        let answer = self.server.exchange(self.request(&call)?, call.limit).await?;
+        self.check_status(answer.status, answer.headers.get(LOCATION))?;
+        Ok(answer.body)
     }
 
     fn request(&self, call: &Call<'_>) -> Result<Request<Full<Bytes>>, PullError> {
-        let host = if self.port == 443 { self.host.clone() } else { format!("{}:{}", self.host, self.port) };
         let mut request = Request::builder()
             .method(call.method.clone())
             .uri(call.path)
-            .header(HOST, host)
-            .header(USER_AGENT, AGENT)
+            .header(USER_AGENT, GIT_AGENT)
             .header("git-protocol", "version=2");
         request = if call.body.is_empty() {
             request.header(ACCEPT, call.media_type)
@@ -120,7 +61,7 @@ impl GitHost {
     }
 
     fn check_status(&self, status: StatusCode, location: Option<&HeaderValue>) -> Result<(), PullError> {
-        let host = &self.host;
+        let host = &self.server.host;
         if status.is_success() {
             return Ok(());
         }
@@ -141,14 +82,5 @@ impl GitHost {
             ),
             _ => PullError::new(format!("{host} answers {status}"), "try again later, or ask who runs the server"),
         })
-    }
-}
-
-/// A task that ends with its owner.
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }

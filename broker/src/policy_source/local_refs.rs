@@ -12,34 +12,79 @@ use crate::policy_source::upload_pack::no_branch;
 
 /// Bytes of `packed-refs`: some thousand branches and tags.
 const MAX_REFS_BYTES: u64 = 1024 * 1024;
-const DIRECTORY_REMEDY: &str = "name the directory of a Git repository that this broker may read";
+const DIRECTORY_REMEDY: &str =
+    "name the directory of a Git repository, or of policy documents, that this broker may read";
 
-/// The directory with the objects and references: the repository itself if it is bare, or `.git` in it.
-pub(super) fn git_dir(repository: &Path) -> Result<PathBuf, PullError> {
-    let inner = repository.join(".git");
-    for candidate in [&inner, &repository.to_owned()] {
-        if candidate.join("objects").is_dir() && candidate.join("HEAD").is_file() {
-            return Ok(candidate.clone());
-        }
-    }
-    Err(PullError::new(format!("{} is no Git repository", repository.display()), DIRECTORY_REMEDY))
+/// A repository in a directory.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LocalRepository {
+    /// The directory with the objects and branches.
+    common: PathBuf,
+    /// The directory with the head of the work tree, if it is a linked one.
+    linked: Option<PathBuf>,
 }
 
-/// The head of a branch.
-pub(super) fn head(git_dir: &Path, branch: &Branch) -> Result<ObjectId, PullError> {
-    let full = branch.full();
-    if let Some(text) = read(&git_dir.join(&full))? {
-        return text
-            .trim()
-            .parse()
-            .map_err(|error| PullError::saying("the branch cannot be read", &error, DIRECTORY_REMEDY));
+impl LocalRepository {
+    /// The repository at a path: bare, with a work tree, or a linked work tree as git-sync makes it. `None` if there is
+    /// nothing of Git.
+    pub(super) fn at(path: &Path) -> Result<Option<Self>, PullError> {
+        let is_repository = |dir: &Path| dir.join("objects").is_dir() && dir.join("HEAD").is_file();
+        let inner = path.join(".git");
+        for candidate in [&inner, &path.to_owned()] {
+            if is_repository(candidate) {
+                return Ok(Some(Self { common: candidate.clone(), linked: None }));
+            }
+        }
+        let broken = || PullError::new(format!("{} is no Git repository", path.display()), DIRECTORY_REMEDY);
+        match fs::metadata(&inner) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Ok(metadata) if metadata.is_file() => {}
+            _ => return Err(broken()),
+        }
+        let link = read(&inner)?.unwrap_or_default();
+        let linked = path.join(link.trim().strip_prefix("gitdir:").ok_or_else(broken)?.trim());
+        let common = linked.join(read(&linked.join("commondir"))?.ok_or_else(broken)?.trim());
+        if is_repository(&common) { Ok(Some(Self { common, linked: Some(linked) })) } else { Err(broken()) }
     }
-    let packed = read(&git_dir.join("packed-refs"))?.unwrap_or_default();
-    let found = packed.lines().find_map(|line| {
-        let (id, name) = line.split_once(' ')?;
-        (name == full).then(|| id.parse().ok())?
-    });
-    found.ok_or_else(|| no_branch(branch))
+
+    /// Like [`at`](Self::at), where only a repository will do.
+    pub(super) fn must_be_at(path: &Path) -> Result<Self, PullError> {
+        let none = || PullError::new(format!("{} is no Git repository", path.display()), DIRECTORY_REMEDY);
+        Self::at(path)?.ok_or_else(none)
+    }
+
+    /// The directory with the objects.
+    pub(super) fn objects(&self) -> PathBuf {
+        self.common.join("objects")
+    }
+
+    /// The head of a branch. A linked work tree of a repository without the branch has the commit that is checked out.
+    pub(super) fn head(&self, branch: &Branch) -> Result<ObjectId, PullError> {
+        let full = branch.full();
+        let parsed = |text: &str| {
+            text.trim()
+                .parse()
+                .map_err(|error| PullError::saying("the branch cannot be read", &error, DIRECTORY_REMEDY))
+        };
+        if let Some(text) = read(&self.common.join(&full))? {
+            return parsed(&text);
+        }
+        let packed = read(&self.common.join("packed-refs"))?.unwrap_or_default();
+        let found = packed.lines().find_map(|line| {
+            let (id, name) = line.split_once(' ')?;
+            (name == full).then(|| id.parse().ok())?
+        });
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        match &self.linked {
+            Some(linked) => match read(&linked.join("HEAD"))? {
+                Some(text) if !text.starts_with("ref:") => parsed(&text),
+                _ => Err(no_branch(branch)),
+            },
+            None => Err(no_branch(branch)),
+        }
+    }
 }
 
 /// A small file; `None` if there is none. Opens nothing that could block, such as a named pipe.
@@ -68,21 +113,46 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let branch = Branch::parse("main").unwrap();
         let ids = ["1".repeat(40), "2".repeat(40)];
-        assert!(git_dir(home.path()).unwrap_err().reason.contains("is no Git repository"));
-        fs::create_dir_all(home.path().join("objects")).unwrap();
-        fs::create_dir_all(home.path().join("refs/heads")).unwrap();
-        fs::write(home.path().join("HEAD"), "ref: refs/heads/main\n").unwrap();
-        let dir = git_dir(home.path()).unwrap();
-        assert!(head(&dir, &branch).unwrap_err().reason.contains("no branch `main`"));
+        assert_eq!(LocalRepository::at(home.path()).unwrap(), None);
+        let dir = home.path();
+        fs::create_dir_all(dir.join("objects")).unwrap();
+        fs::create_dir_all(dir.join("refs/heads")).unwrap();
+        fs::write(dir.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        let repository = LocalRepository::must_be_at(dir).unwrap();
+        let head = |branch| repository.head(branch).map(|id| id.to_string());
+        assert!(head(&branch).unwrap_err().reason.contains("no branch `main`"));
         fs::write(dir.join("packed-refs"), format!("# pack-refs\n{} refs/heads/main\n^{}\n", ids[0], ids[1])).unwrap();
-        assert_eq!(head(&dir, &branch).unwrap().to_string(), ids[0]);
+        assert_eq!(head(&branch).unwrap(), ids[0]);
         let loose = dir.join("refs/heads/main");
         fs::write(&loose, format!("{}\n", ids[1])).unwrap();
-        assert_eq!(head(&dir, &branch).unwrap().to_string(), ids[1]);
+        assert_eq!(head(&branch).unwrap(), ids[1]);
         fs::write(&loose, "ref: refs/heads/other\n").unwrap();
-        assert!(head(&dir, &branch).is_err());
+        assert!(head(&branch).is_err());
         fs::remove_file(&loose).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&loose).status().unwrap().success());
-        assert!(head(&dir, &branch).unwrap_err().reason.contains("is no file"));
+        assert!(head(&branch).unwrap_err().reason.contains("is no file"));
+    }
+
+    #[test]
+    fn a_linked_work_tree_has_the_commit_that_is_checked_out() {
+        let home = tempfile::tempdir().unwrap();
+        let (root, tree) = (home.path().join("root"), home.path().join("tree"));
+        let git = |args: &[&str]| {
+            let settings = ["-c", "user.name=A", "-c", "user.email=a@x", "-c", "commit.gpgsign=false", "-C"];
+            let output = std::process::Command::new("git").args(settings).arg(&root).args(args).output().unwrap();
+            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        fs::create_dir(&root).unwrap();
+        git(&["init", "--quiet", "--initial-branch", "local"]);
+        git(&["commit", "--quiet", "--allow-empty", "-m", "one"]);
+        git(&["worktree", "add", "--quiet", "--detach", tree.to_str().unwrap()]);
+        git(&["commit", "--quiet", "--allow-empty", "-m", "two"]);
+        let linked = LocalRepository::must_be_at(&tree).unwrap();
+        let head = |branch: &str| linked.head(&Branch::parse(branch).unwrap()).unwrap().to_string();
+        assert_eq!((head("main"), head("local")), (git(&["rev-parse", "HEAD~"]), git(&["rev-parse", "HEAD"])));
+        assert!(linked.objects().is_dir());
+        fs::write(tree.join(".git"), "gitdir: /nowhere\n").unwrap();
+        assert!(LocalRepository::at(&tree).unwrap_err().reason.contains("is no Git repository"));
     }
 }

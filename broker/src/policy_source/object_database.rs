@@ -18,8 +18,8 @@ const MAX_PACKS: usize = 24;
 const OBJECTS_REMEDY: &str = "run `git fsck` in the repository, and `comity policy source set` once it is mended";
 
 /// Objects in a directory.
-pub(crate) struct ObjectDatabase {
-    handle: gix_odb::Handle,
+pub struct ObjectDatabase {
+    handle: Box<gix_odb::Handle>,
 }
 
 impl std::fmt::Debug for ObjectDatabase {
@@ -30,16 +30,20 @@ impl std::fmt::Debug for ObjectDatabase {
 
 impl ObjectDatabase {
     /// Opens the directory `objects` of a repository.
-    pub(super) fn open(objects: &Path) -> Result<Self, PullError> {
+    ///
+    /// # Errors
+    /// [`PullError`] if it cannot be read.
+    pub fn open(objects: &Path) -> Result<Self, PullError> {
         let options = Options { alloc_limit_bytes: Some(MAX_OBJECT_BYTES), ..Options::default() };
         let handle = gix_odb::at_opts(objects, gix_hash::Kind::Sha1, None, options)
             .map_err(|error| PullError::saying("cannot read the objects", &error, OBJECTS_REMEDY))?;
-        Ok(Self { handle })
+        Ok(Self { handle: Box::new(handle) })
     }
 
     /// Whether it has a commit.
     pub(super) fn has(&self, commit: ObjectId) -> bool {
-        id(commit).is_some_and(|id| matches!(self.handle.try_header(&id), Ok(Some(_))))
+        let is_commit = |kind| kind_of(kind) == ObjectKind::Commit;
+        id(commit).is_some_and(|id| matches!(self.handle.try_header(&id), Ok(Some(header)) if is_commit(header.kind)))
     }
 }
 
@@ -78,6 +82,10 @@ fn kind_of(kind: gix_object::Kind) -> ObjectKind {
     }
 }
 
+fn failed(error: &std::io::Error) -> PullError {
+    PullError::saying("cannot use the cache of the policy's repository", error, "free the broker's disk")
+}
+
 /// What was fetched over the network, one folder for each repository.
 #[derive(Debug)]
 pub(super) struct Cache {
@@ -87,9 +95,6 @@ pub(super) struct Cache {
 impl Cache {
     /// The cache of a repository; another one's is removed.
     pub(super) fn of(folder: &Path, repository: &str) -> Result<Self, PullError> {
-        let failed = |error: std::io::Error| {
-            PullError::saying("cannot use the cache of the policy's repository", &error, "free the broker's disk")
-        };
         let name = folder.join("repository");
         let objects = folder.join("objects");
         let packs = objects.join("pack");
@@ -98,12 +103,12 @@ impl Cache {
         // A pack has an index, too.
         if !is_this || count > 2 * MAX_PACKS {
             match fs::remove_dir_all(folder) {
-                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(&error)),
                 _ => {}
             }
         }
-        fs::create_dir_all(&packs).map_err(failed)?;
-        fs::write(&name, repository).map_err(failed)?;
+        fs::create_dir_all(&packs).map_err(|error| failed(&error))?;
+        fs::write(&name, repository).map_err(|error| failed(&error))?;
         Ok(Self { objects })
     }
 
@@ -113,12 +118,36 @@ impl Cache {
         is_this.then(|| Self { objects: folder.join("objects") })
     }
 
+    /// The file with the layer of an artifact that is a folder.
+    pub(super) fn layer(&self) -> PathBuf {
+        self.objects.with_file_name("layer")
+    }
+
+    /// The head of the bundle that was added last, and the objects, if that is this bundle.
+    pub(super) fn added(&self, bundle: &str) -> Result<Option<(ObjectId, ObjectDatabase)>, PullError> {
+        let Ok(line) = fs::read_to_string(self.bundle()) else { return Ok(None) };
+        let head = line.strip_prefix(bundle).and_then(|rest| rest.strip_prefix(' ')?.parse().ok());
+        let Some(head) = head else { return Ok(None) };
+        let objects = self.open()?;
+        Ok(objects.has(head).then_some((head, objects)))
+    }
+
+    /// Notes that all objects of a bundle are here.
+    pub(super) fn note_added(&self, bundle: &str, head: ObjectId) -> Result<(), PullError> {
+        fs::write(self.bundle(), format!("{bundle} {head}")).map_err(|error| failed(&error))
+    }
+
+    /// The file with the name and head of the bundle that was added last.
+    fn bundle(&self) -> PathBuf {
+        self.objects.with_file_name("bundle")
+    }
+
     pub(super) fn open(&self) -> Result<ObjectDatabase, PullError> {
         ObjectDatabase::open(&self.objects)
     }
 
     /// Adds a fetched pack, after all its objects were inflated and hashed.
-    pub(super) fn add(&self, pack: Vec<u8>) -> Result<(), PullError> {
+    pub(super) fn add(&self, pack: &[u8]) -> Result<(), PullError> {
         let options = gix_pack::bundle::write::Options {
             thread_limit: Some(1),
             alloc_limit_bytes: Some(MAX_OBJECT_BYTES),

@@ -41,8 +41,7 @@ impl<'a> Packets<'a> {
 
     fn read(&mut self) -> Option<Packet<'a>> {
         let (head, rest) = self.rest.split_at_checked(HEAD)?;
-        let is_hex = head.iter().all(u8::is_ascii_hexdigit);
-        let length = usize::from_str_radix(std::str::from_utf8(head).ok().filter(|_| is_hex)?, 16).ok()?;
+        let length = length(head)?;
         let packet = match length {
             0 => Packet::Flush,
             1 => Packet::Delimiter,
@@ -71,6 +70,28 @@ impl<'a> Iterator for Packets<'a> {
             self.rest = &[];
         }
         Some(packet.ok_or(()))
+    }
+}
+
+/// The length that a head says; `None` if it is none.
+fn length(head: &[u8]) -> Option<usize> {
+    let is_hex = head.iter().all(u8::is_ascii_hexdigit);
+    usize::from_str_radix(std::str::from_utf8(head).ok().filter(|_| is_hex)?, 16).ok()
+}
+
+/// The length of the first message, with the packet that ends it; `None` if that has not come yet. `looked_at` are bytes of
+/// whole packets that an earlier call has seen. What is no packet ends a message, too: its reader refuses it.
+pub(super) fn message_length(bytes: &[u8], looked_at: &mut usize) -> Option<usize> {
+    loop {
+        let rest = bytes.get(*looked_at..)?;
+        let head = rest.first_chunk::<HEAD>()?;
+        match length(head) {
+            Some(1 | 2) => *looked_at += HEAD,
+            Some(length @ HEAD..=MAX_PACKET) if rest.len() >= length => *looked_at += length,
+            Some(HEAD..=MAX_PACKET) => return None,
+            Some(0) => return Some(*looked_at + HEAD),
+            _ => return Some(bytes.len()),
+        }
     }
 }
 
@@ -115,11 +136,26 @@ mod tests {
     }
 
     #[test]
+    fn a_message_ends_with_a_flush() {
+        let (message, next) = (b"0014command=ls-refs\n00010009peel\n0000", b"0009more\n");
+        let both = [&message[..], next].concat();
+        let mut looked_at = 0;
+        for end in 0..both.len() {
+            let expected = (end >= message.len()).then_some(message.len());
+            assert_eq!(message_length(&both[..end], &mut looked_at), expected, "{end}");
+        }
+        assert_eq!(message_length(b"fatal: no such repository", &mut 0), Some(25));
+    }
+
+    #[test]
     fn made_up_packets() {
         for bad in ["0003", "zzzz", "+014", "0014short", "fff1", "00"] {
             assert!(Packets::new(bad.as_bytes()).any(|packet| packet.is_err()), "{bad}");
         }
         let valid = vec![b"0009peel\n000100000002".to_vec(), b"0004".to_vec()];
-        fuzz!("git_packets", valid, |bytes: &[u8]| Packets::new(bytes).all(|packet| packet.is_ok()));
+        fuzz!("git_packets", valid, |bytes: &[u8]| {
+            assert!(message_length(bytes, &mut 0).is_none_or(|length| length <= bytes.len()));
+            Packets::new(bytes).all(|packet| packet.is_ok())
+        });
     }
 }

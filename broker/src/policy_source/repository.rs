@@ -5,10 +5,13 @@ use std::path::{Component, Path, PathBuf};
 
 use http::Uri;
 
-const HTTPS_PORT: u16 = 443;
+use crate::policy_source::address_text::{HTTPS_PORT, Invalid, has_unseen, has_valid_port};
+use crate::policy_source::oci::ArtifactAddress;
+
 const BRANCH_REMEDY: &str = "name a branch such as `main`, without `refs/heads/`";
-const REPOSITORY_REMEDY: &str =
-    "write https://HOST/PATH without credentials, or the absolute path of a repository on the brokers' machines";
+const REPOSITORY_REMEDY: &str = "write https://HOST/PATH, ssh://USER@HOST/PATH or oci://HOST/NAME:TAG without a password, or the absolute path of a \
+     repository on the brokers' machines";
+const SSH_PORT: u16 = 22;
 
 /// Where a repository is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,6 +25,19 @@ pub(crate) enum Repository {
         /// The path, without a slash at the end.
         path: String,
     },
+    /// Behind a server of SSH.
+    Ssh {
+        /// User at the server, usually `git`.
+        user: String,
+        /// Its host.
+        host: String,
+        /// Its port.
+        port: u16,
+        /// The path. Without a slash at its beginning it counts from the user's home directory.
+        path: String,
+    },
+    /// An artifact of a registry.
+    Oci(ArtifactAddress),
     /// In a directory: a bare repository, or one with a work tree.
     Path(PathBuf),
 }
@@ -30,19 +46,15 @@ pub(crate) enum Repository {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Branch(String);
 
-/// Text that is none.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Invalid {
-    /// After the value, as in "is no address of a repository".
-    pub(crate) why: &'static str,
-    pub(crate) remedy: &'static str,
-}
-
 impl Repository {
     pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
         let invalid = |why| Err(Invalid { why, remedy: REPOSITORY_REMEDY });
-        if text.chars().any(|c| c.is_control() || c.is_whitespace()) {
-            return invalid("has blanks or control characters");
+        if has_unseen(text) {
+            return invalid("has blanks, control characters or invisible ones");
+        }
+        // A state that everybody reads is no place for one.
+        if comity_types::find_secret(text).is_some() {
+            return invalid("has a password or a token in it");
         }
         if text.starts_with('/') {
             let path = Path::new(text);
@@ -50,6 +62,19 @@ impl Repository {
                 return invalid("has `.` or `..` in it");
             }
             return Ok(Self::Path(path.to_owned()));
+        }
+        if let Some(artifact) = ArtifactAddress::parse(text) {
+            return artifact.map(Self::Oci);
+        }
+        if let Some(rest) = text.strip_prefix("ssh://") {
+            let Some((authority, path)) = rest.split_once('/') else { return invalid("names no repository") };
+            return Self::parse_ssh(authority, &format!("/{path}"));
+        }
+        // As in `git@git.example:group/policy.git`.
+        if let Some((authority, path)) = text.split_once(':').filter(|(authority, _)| authority.contains('@'))
+            && !path.starts_with("//")
+        {
+            return Self::parse_ssh(authority, path);
         }
         let Ok(uri) = text.parse::<Uri>() else { return invalid("is no address of a repository") };
         if uri.scheme_str() != Some("https") {
@@ -61,6 +86,9 @@ impl Repository {
         // A state that everybody reads is no place for a password.
         if authority.as_str().contains('@') {
             return invalid("has a user or a password in it");
+        }
+        if !has_valid_port(authority) || text.contains('#') {
+            return invalid("has no valid port, or a `#`");
         }
         let path = uri.path().trim_end_matches('/').to_owned();
         if path.is_empty() || authority.host().is_empty() {
@@ -74,11 +102,54 @@ impl Repository {
     }
 }
 
+impl Repository {
+    fn parse_ssh(authority: &str, path: &str) -> Result<Self, Invalid> {
+        let invalid = |why| Err(Invalid { why, remedy: REPOSITORY_REMEDY });
+        let Some((user, server)) = authority.split_once('@') else {
+            return invalid("has no user, as in ssh://git@HOST");
+        };
+        if user.contains(':') {
+            return invalid("has a password in it");
+        }
+        let is_name = |text: &str| {
+            let is_letter = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            !text.is_empty() && !text.starts_with('-') && text.chars().all(is_letter)
+        };
+        let Some(server) = server.parse::<http::uri::Authority>().ok().filter(|it| !it.as_str().contains('@')) else {
+            return invalid("is no address of a repository");
+        };
+        if !has_valid_port(&server) {
+            return invalid("has no valid port");
+        }
+        let path = path.trim_end_matches('/');
+        // The server's shell reads it.
+        let is_plain = path.chars().all(|c| c.is_alphanumeric() || "/._-~+@=,".contains(c));
+        if !is_name(user) || path.is_empty() || path.starts_with('-') || !is_plain {
+            return invalid("is no address of a repository");
+        }
+        Ok(Self::Ssh {
+            user: user.to_owned(),
+            host: server.host().to_ascii_lowercase(),
+            port: server.port_u16().unwrap_or(SSH_PORT),
+            path: path.to_owned(),
+        })
+    }
+}
+
 impl fmt::Display for Repository {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Https { host, port: HTTPS_PORT, path } => write!(f, "https://{host}{path}"),
             Self::Https { host, port, path } => write!(f, "https://{host}:{port}{path}"),
+            Self::Ssh { user, host, port: SSH_PORT, path } if path.starts_with('/') => {
+                write!(f, "ssh://{user}@{host}{path}")
+            }
+            Self::Ssh { user, host, port, path } if path.starts_with('/') => {
+                write!(f, "ssh://{user}@{host}:{port}{path}")
+            }
+            // This form has no port.
+            Self::Ssh { user, host, path, .. } => write!(f, "{user}@{host}:{path}"),
+            Self::Oci(artifact) => artifact.fmt(f),
             Self::Path(path) => write!(f, "{}", path.display()),
         }
     }
@@ -89,8 +160,9 @@ impl Branch {
     pub(crate) fn parse(text: &str) -> Result<Self, Invalid> {
         let is_part =
             |part: &str| !part.is_empty() && !part.starts_with('.') && !part.ends_with('.') && !part.ends_with(".lock");
-        let is_letter = |c: char| !c.is_control() && !c.is_whitespace() && !"~^:?*[\\\u{7f}".contains(c);
-        let is_branch = text.split('/').all(is_part)
+        let is_letter = |c: char| !"~^:?*[\\\u{7f}".contains(c);
+        let is_branch = !has_unseen(text)
+            && text.split('/').all(is_part)
             && text.chars().all(is_letter)
             && !text.starts_with('-')
             && !text.contains("..")
@@ -126,6 +198,12 @@ mod tests {
             ("https://git.example:8443/policy", "https://git.example:8443/policy"),
             ("https://[::1]:8443/policy", "https://[::1]:8443/policy"),
             ("/srv/policy.git", "/srv/policy.git"),
+            ("ssh://git@Git.Example/org/policy.git/", "ssh://git@git.example/org/policy.git"),
+            ("ssh://git@git.example:22/policy", "ssh://git@git.example/policy"),
+            ("ssh://git@git.example:2222/policy", "ssh://git@git.example:2222/policy"),
+            ("ssh://git@[::1]:2222/policy", "ssh://git@[::1]:2222/policy"),
+            ("git@git.example:org/policy.git", "git@git.example:org/policy.git"),
+            ("git@git.example:/srv/policy.git", "ssh://git@git.example/srv/policy.git"),
         ] {
             let parsed = Repository::parse(text).unwrap();
             assert_eq!(parsed.to_string(), shown);
@@ -134,8 +212,15 @@ mod tests {
         for bad in [
             "",
             "http://git.example/policy",
-            "git@git.example:policy.git",
+            "git.example:policy.git",
             "ssh://git.example/policy",
+            "ssh://git:secret@git.example/policy",
+            "ssh://git@git.example",
+            "ssh://git@git.example/",
+            "ssh://-oProxyCommand=x@git.example/policy",
+            "ssh://git@git.example/policy'; id; '",
+            "git@git.example:-policy",
+            "git@git.example:",
             "file:///srv/policy",
             "https://user:secret@git.example/policy",
             "https://git.example",
@@ -143,6 +228,13 @@ mod tests {
             "srv/policy",
             "/srv/../etc",
             "https://git.example/a b",
+            "https://git.example:99999/policy",
+            "https://git.example:0/policy",
+            "https://git.example/policy#main",
+            "ssh://git@git.example:70000/policy",
+            "ssh://git@git.example:x/policy",
+            "ssh://ghp_abcdefghijklmnopqrst@git.example/policy",
+            "/srv/pol\u{202e}icy",
         ] {
             assert!(Repository::parse(bad).is_err(), "{bad}");
         }
@@ -162,7 +254,9 @@ mod tests {
 
     #[test]
     fn made_up_addresses() {
-        let valid = ["https://git.example/p", "/srv/p"].map(|text| text.as_bytes().to_vec()).to_vec();
+        let valid = ["https://git.example/p", "/srv/p", "ssh://git@git.example/p", "git@git.example:p"]
+            .map(|text| text.as_bytes().to_vec())
+            .to_vec();
         fuzz!("repository_addresses", valid, |bytes: &[u8]| {
             std::str::from_utf8(bytes).is_ok_and(|text| {
                 let _ = Branch::parse(text);

@@ -1,16 +1,22 @@
 //! Pulls from the real `git http-backend`, and from servers that misbehave.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
+mod artifacts;
 mod git_server;
+mod over_ssh;
+mod registry_server;
+mod ssh_server;
+mod tls_server;
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use comity_provenance::{ObjectId, ObjectKind, ObjectStore as _, StoreError};
 
-use super::{Branch, PolicyAccess, PullError, Pulled, Repository, objects_with, pull};
+use super::{
+    Branch, ObjectDatabase, PolicyAccess, PullError, Pulled, PulledBranch, Repository, Wanted, objects_with, pull,
+};
 use git_server::{GitServer, Mood};
 
 const PULL_PATIENCE: Duration = Duration::from_secs(30);
@@ -45,7 +51,7 @@ impl Scene {
         let server = GitServer::start(home.path(), home.path()).await;
         let authorities = Some(server.authority.clone());
         let cache = home.path().join("cache");
-        let access = PolicyAccess { cache, credentials: None, authorities, fetching: Arc::default() };
+        let access = PolicyAccess { cache, authorities, ..PolicyAccess::default() };
         let scene = Self { home, server, access };
         scene.commit("one");
         scene
@@ -62,13 +68,41 @@ impl Scene {
         git(&self.repository(), &["rev-parse", "HEAD"]).parse().unwrap()
     }
 
-    async fn pull(&self, held: &[ObjectId], deadline: Duration) -> Result<Pulled, PullError> {
+    async fn pull(&self, held: &[ObjectId], deadline: Duration) -> Result<PulledBranch, PullError> {
         let url = Repository::parse(&self.server.url("policy/.git")).unwrap();
-        pull(&self.access, &url, &Branch::parse("main").unwrap(), held, deadline).await
+        pull(&self.access, &url, &Branch::parse("main").unwrap(), held, deadline).await.map(branch)
+    }
+
+    /// What an agent gets.
+    async fn with(
+        &self,
+        commit: ObjectId,
+        verified: Option<ObjectId>,
+        deadline: Duration,
+    ) -> Result<ObjectDatabase, PullError> {
+        let url = Repository::parse(&self.server.url("policy/.git")).unwrap();
+        let wanted = Wanted { commit, verified };
+        objects_with(&self.access, &url, &Branch::parse("main").unwrap(), wanted, deadline).await
+    }
+
+    /// The number of objects of each fetched pack, smallest first.
+    fn packs(&self) -> Vec<u32> {
+        let files = std::fs::read_dir(self.access.cache.join("objects/pack")).unwrap();
+        let packs =
+            files.map(|file| file.unwrap().path()).filter(|path| path.extension().is_some_and(|is| is == "pack"));
+        let count = |path| u32::from_be_bytes(std::fs::read(path).unwrap()[8..12].try_into().unwrap());
+        let mut counts: Vec<u32> = packs.map(count).collect();
+        counts.sort_unstable();
+        counts
     }
 }
 
-fn has(pulled: &Pulled, commit: ObjectId) -> bool {
+fn branch(pulled: Pulled) -> PulledBranch {
+    let Pulled::Branch(branch) = pulled else { panic!("{pulled:?} is no branch") };
+    branch
+}
+
+fn has(pulled: &PulledBranch, commit: ObjectId) -> bool {
     pulled.objects.object(commit, ObjectKind::Commit, 1 << 20).is_ok()
 }
 
@@ -92,14 +126,20 @@ async fn a_branch_is_fetched_and_then_only_what_is_new() {
 async fn whoever_lacks_a_commit_fetches_it_once() {
     let scene = Scene::new().await;
     let head = scene.commit("two");
-    let url = Repository::parse(&scene.server.url("policy/.git")).unwrap();
     let main = Branch::parse("main").unwrap();
-    let with = async |commit| objects_with(&scene.access, &url, &main, commit, PULL_PATIENCE).await;
-    assert!(with(head).await.unwrap().object(head, ObjectKind::Commit, 1 << 20).is_ok());
+    let with = async |commit| scene.with(commit, None, PULL_PATIENCE).await;
+    for objects in futures::future::join_all((0..4).map(|_| with(head))).await {
+        assert!(objects.unwrap().object(head, ObjectKind::Commit, 1 << 20).is_ok());
+    }
+    assert_eq!(scene.packs(), [6], "one fetch, of two commits with a tree and a file each");
     // What is there is not asked for.
     scene.server.set_mood(Mood::Hangs);
     with(head).await.unwrap();
     scene.server.set_mood(Mood::Good);
+    // The agent has the older commits: the fetch leaves them out.
+    let newer = scene.commit("three");
+    scene.with(newer, Some(head), PULL_PATIENCE).await.unwrap();
+    assert_eq!(scene.packs(), [3, 6]);
     let gone = ObjectId::of(ObjectKind::Commit, b"gone").unwrap();
     let error = with(gone).await.unwrap_err();
     assert!(error.reason.contains("has no commit"), "{error}");
@@ -107,12 +147,14 @@ async fn whoever_lacks_a_commit_fetches_it_once() {
     let error = with(gone).await.unwrap_err();
     assert!(error.reason.contains("failed a few seconds ago"), "{error}");
     let turn = scene.access.fetching.lock().await;
-    let error = with(gone).await.unwrap_err();
-    assert!(error.reason.contains("is being fetched"), "{error}");
+    let error = scene.with(gone, None, Duration::from_millis(100)).await.unwrap_err();
+    assert!(error.reason.contains("others fetched"), "{error}");
     drop(turn);
     let path = Repository::parse(scene.repository().to_str().unwrap()).unwrap();
-    assert!(objects_with(&scene.access, &path, &main, head, PULL_PATIENCE).await.is_ok());
-    assert!(objects_with(&scene.access, &path, &main, gone, PULL_PATIENCE).await.is_err());
+    for (commit, is_there) in [(head, true), (gone, false)] {
+        let wanted = Wanted { commit, verified: None };
+        assert_eq!(objects_with(&scene.access, &path, &main, wanted, PULL_PATIENCE).await.is_ok(), is_there);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,7 +166,8 @@ async fn a_path_is_read_as_it_is() {
             git(&scene.repository(), &["gc", "--quiet"]);
         }
         let path = Repository::parse(scene.repository().to_str().unwrap()).unwrap();
-        let pulled = pull(&scene.access, &path, &Branch::parse("main").unwrap(), &[], PULL_PATIENCE).await.unwrap();
+        let pulled =
+            branch(pull(&scene.access, &path, &Branch::parse("main").unwrap(), &[], PULL_PATIENCE).await.unwrap());
         assert!(pulled.head == head && has(&pulled, head), "{packed}");
         let tree = git(&scene.repository(), &["rev-parse", "HEAD^{tree}"]).parse().unwrap();
         assert!(matches!(pulled.objects.object(tree, ObjectKind::Commit, 1 << 20), Err(StoreError::Corrupt { .. })));
@@ -139,7 +182,7 @@ async fn a_server_that_hangs_costs_no_more_than_the_deadline() {
     let scene = Scene::new().await;
     scene.server.set_mood(Mood::Hangs);
     let error = scene.pull(&[], Duration::from_millis(300)).await.unwrap_err();
-    assert!(error.reason.contains("did not send the branch within"), "{error}");
+    assert!(error.reason.contains("did not send the policy within"), "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -7,6 +7,8 @@ use crate::policy_source::https::{Call, GitHost};
 use crate::policy_source::packet_lines::{Packet, PacketWriter, Packets};
 use crate::policy_source::pull_error::PullError;
 use crate::policy_source::repository::Branch;
+use crate::policy_source::ssh::SshSession;
+use bytes::Bytes;
 
 /// Bytes of a server's capabilities, and of the answer about one branch.
 const MAX_ADVERTISEMENT_BYTES: usize = 256 * 1024;
@@ -17,27 +19,26 @@ const BAND_PACK: u8 = 1;
 const BAND_PROGRESS: u8 = 2;
 const ADVERTISEMENT: &str = "application/x-git-upload-pack-advertisement";
 const REQUEST: &str = "application/x-git-upload-pack-request";
-const NOT_GIT: &str = "check the address: it must be that of `git clone`, of a server with protocol version 2";
+const NOT_GIT: &str = "check the address: it must be that of `git clone`, of a server with protocol version 2 \
+                       (OpenSSH: `AcceptEnv GIT_PROTOCOL`)";
 
 /// A repository behind a server.
-pub(super) struct Remote {
-    pub(super) server: GitHost,
-    /// Its path, without a slash at the end.
-    pub(super) path: String,
+pub(super) enum Remote {
+    /// Each request is a call of its own.
+    Https {
+        /// The server.
+        server: GitHost,
+        /// The repository's path, without a slash at the end.
+        path: String,
+    },
+    /// All requests are in one conversation.
+    Ssh(SshSession),
 }
 
 impl Remote {
-    /// The head of a branch.
-    pub(super) async fn head(&self, branch: &Branch) -> Result<ObjectId, PullError> {
-        let path = format!("{}/info/refs?service=git-upload-pack", self.path);
-        let advertisement = Call {
-            method: Method::GET,
-            path: &path,
-            media_type: ADVERTISEMENT,
-            body: Vec::new(),
-            limit: MAX_ADVERTISEMENT_BYTES,
-        };
-        check_version(&self.server.call(advertisement).await?)?;
+    /// The head of a branch. Comes before all others.
+    pub(super) async fn head(&mut self, branch: &Branch) -> Result<ObjectId, PullError> {
+        check_version(&self.advertisement().await?)?;
         let full = branch.full();
         let body = PacketWriter::default()
             .line("command=ls-refs")
@@ -45,25 +46,51 @@ impl Remote {
             .delimiter()
             .line(&format!("ref-prefix {full}"))
             .end();
-        let answer = self.post(body, MAX_ADVERTISEMENT_BYTES).await?;
+        let answer = self.ask(body, MAX_ADVERTISEMENT_BYTES).await?;
         head_in(&answer, &full)?.ok_or_else(|| no_branch(branch))
     }
 
     /// The pack with a commit and everything before it, but for what `held` commits contain.
-    pub(super) async fn pack(&self, wanted: ObjectId, held: &[ObjectId]) -> Result<Vec<u8>, PullError> {
+    pub(super) async fn pack(&mut self, wanted: ObjectId, held: &[ObjectId]) -> Result<Vec<u8>, PullError> {
         let mut body = PacketWriter::default();
         body.line("command=fetch").line("object-format=sha1").delimiter().line("no-progress").line("ofs-delta");
         body.line(&format!("want {wanted}"));
         for commit in held {
             body.line(&format!("have {commit}"));
         }
-        let answer = self.post(body.line("done").end(), MAX_FETCH_BYTES).await?;
+        let answer = self.ask(body.line("done").end(), MAX_FETCH_BYTES).await?;
         pack_in(&answer)
     }
 
-    async fn post(&self, body: Vec<u8>, limit: usize) -> Result<bytes::Bytes, PullError> {
-        let path = format!("{}/git-upload-pack", self.path);
-        self.server.call(Call { method: Method::POST, path: &path, media_type: REQUEST, body, limit }).await
+    /// What the server can do.
+    async fn advertisement(&mut self) -> Result<Bytes, PullError> {
+        match self {
+            Self::Https { server, path } => {
+                let path = format!("{path}/info/refs?service=git-upload-pack");
+                let limit = MAX_ADVERTISEMENT_BYTES;
+                let call =
+                    Call { method: Method::GET, path: &path, media_type: ADVERTISEMENT, body: Vec::new(), limit };
+                server.call(call).await
+            }
+            Self::Ssh(session) => match session.message(MAX_ADVERTISEMENT_BYTES).await {
+                // Version 0 lists all references at once.
+                Err(error) if error.is_too_long() => Err(PullError::new(error.reason, NOT_GIT)),
+                message => message.map(Bytes::from),
+            },
+        }
+    }
+
+    async fn ask(&mut self, body: Vec<u8>, limit: usize) -> Result<Bytes, PullError> {
+        match self {
+            Self::Https { server, path } => {
+                let path = format!("{path}/git-upload-pack");
+                server.call(Call { method: Method::POST, path: &path, media_type: REQUEST, body, limit }).await
+            }
+            Self::Ssh(session) => {
+                session.send(body).await?;
+                session.message(limit).await.map(Bytes::from)
+            }
+        }
     }
 }
 

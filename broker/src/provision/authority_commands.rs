@@ -107,7 +107,8 @@ pub fn install(from: &Path, data: &Path, old_roots: OldRoots) -> Result<Authorit
         let reason = format!(
             "it ends the trust in the root {}: whoever has no certificate of the new root yet is cut off at once and must \
              join again. This command does not ask the brokers: 'comity raft status' says how many users and which \
-             clusters these are. If there are none, or an intermediate was stolen, repeat this with --yes",
+             clusters these are, but does not count certificates made on a broker's disk: as the first admin, run 'comity \
+             login --renew' first. If there are none, or an intermediate was stolen, repeat this with --yes",
             listed(dropped)
         );
         return Err(ConfigError::value("from", from.display(), reason).into());

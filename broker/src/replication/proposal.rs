@@ -1,9 +1,12 @@
 //! Proposals: commands before the leader stamps them.
 
+use comity_audit::NonceKey;
 use comity_core::Actor;
+use comity_core::command::BeginTerm;
 use comity_core::log::LOG_FORMAT;
 use comity_core::reply::Idempotency;
-use comity_core::{Command, LogEnvelope, Timestamp};
+use comity_core::{Command, LogEnvelope, Millis, Timestamp};
+use comity_runtime::{Entropy as _, SystemEntropy};
 use serde::{Deserialize, Serialize};
 
 /// A command without its time, which the leader stamps.
@@ -25,6 +28,14 @@ impl Proposal {
     /// A proposal of the leader task of broker `id`.
     pub fn of_leader(id: u64, command: Command) -> Self {
         Self { actor: Actor::Leader(id), generation: 0, command, idempotency: None, traceparent: String::new() }
+    }
+
+    /// The begin of a term of broker `id` after an outage, with a new key for nonces.
+    pub(crate) fn begins_term(id: u64, outage: Millis) -> Self {
+        let mut nonce_key = [0; NonceKey::BYTES];
+        SystemEntropy.fill(&mut nonce_key);
+        let nonce_key = NonceKey::of_bytes(nonce_key);
+        Self::of_leader(id, Command::BeginTerm(BeginTerm { broker: id, outage, nonce_key }))
     }
 
     /// The log entry, stamped with `time`.

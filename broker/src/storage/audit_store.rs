@@ -18,6 +18,7 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::TrySendError;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -79,12 +80,24 @@ impl AuditStore {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Appends the records of an entry, in order. Returns before they are on disk.
+    /// Appends the records of an entry, in order. Returns before they are on disk; waits for a place in the queue without
+    /// holding the thread, which others need.
     ///
     /// # Errors
     /// An earlier write failed.
-    pub(super) fn append(&self, records: Vec<SealedRecord>) -> io::Result<()> {
-        if records.is_empty() { Ok(()) } else { self.send(Message::Append(records)) }
+    pub(super) async fn append(&self, records: Vec<SealedRecord>) -> io::Result<()> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let queue = self.lock().as_ref().map(|writer| writer.queue.clone());
+        match queue.map(|queue| queue.try_send(Message::Append(records))) {
+            Some(Ok(())) if !self.has_fault() => Ok(()),
+            Some(Err(TrySendError::Full(message))) => {
+                let store = self.clone();
+                tokio::task::spawn_blocking(move || store.send(message)).await.map_err(io::Error::other)?
+            }
+            Some(_) | None => Err(self.fault()),
+        }
     }
 
     /// Notes a state that was read from a snapshot: records before it may be missing, or must be those that it counts.
@@ -108,8 +121,11 @@ impl AuditStore {
     fn send(&self, message: Message) -> io::Result<()> {
         let queue = self.lock().as_ref().map(|writer| writer.queue.clone());
         let sent = queue.is_some_and(|queue| queue.send(message).is_ok());
-        let has_fault = self.inner.fault.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if sent && !has_fault { Ok(()) } else { Err(self.fault()) }
+        if sent && !self.has_fault() { Ok(()) } else { Err(self.fault()) }
+    }
+
+    fn has_fault(&self) -> bool {
+        self.inner.fault.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
     fn fault(&self) -> io::Error {
@@ -190,7 +206,7 @@ pub(super) fn carry_over(from: &Path, to: &Path, size: u64, records: Vec<SealedR
         tables::cut(&database, size).map_err(|error| damaged(&held, &error))?;
     }
     let store = AuditStore::open(to)?;
-    let written = store.append(records).and_then(|()| store.flush());
+    let written = store.send(Message::Append(records)).and_then(|()| store.flush());
     store.close();
     written.map_err(|error| StorageError::of_io(&copy, &error))
 }

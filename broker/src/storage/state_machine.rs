@@ -56,7 +56,7 @@ impl RaftStateMachine<TypeConfig> for StateMachine {
                         .map_err(|error| io::Error::new(error.kind(), format!("log entry {log_id}: {error}")))?;
                     let applied = self.replica.apply(log_id, &envelope);
                     let mut applied = applied.map_err(|illegal| stop_at(log_id, envelope.command.name(), &illegal))?;
-                    self.audit.append(std::mem::take(&mut applied.audit))?;
+                    self.audit.append(std::mem::take(&mut applied.audit)).await?;
                     Some(applied)
                 }
                 EntryPayload::Membership(membership) => {

@@ -1,38 +1,49 @@
-//! Pulls the policy from its Git repository, and proposes commits whose owners signed them.
+//! Pulls the policy from its source: commits whose owners signed them, of a Git repository or an artifact, or the documents of
+//! a directory or an artifact.
 //!
 //! Whatever fails leaves the bundle in force, and is recorded with its reason: in the state, so that every broker shows
 //! it, in the log and in the metrics.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use comity_core::command::{PullOutcome, RecordPull};
 use comity_core::provenance::PolicySource;
 use comity_core::{Command, ReplyBody, State, Timestamp};
-use comity_policy::Bundle;
-use comity_provenance::{InForce, ObjectId, PolicyFolder, Verdict, judge};
+use comity_policy::{Bundle, BundleSource, SourceFile, read_directory};
+use comity_provenance::limits::MAX_DEPARTED;
+use comity_provenance::{InForce, ObjectId, PolicyFolder, Verdict, departed_after, judge};
 
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
-use crate::policy_source::{Branch, PULL_DEADLINE, PullError, Pulled, Repository, pull};
+use crate::policy_source::{
+    ArtifactDigest, Branch, PULL_DEADLINE, PullError, Pulled, PulledBranch, PulledDocuments, Repository, pull,
+};
 use crate::tasks::RETRY_INTERVAL;
 
 /// How soon a change of the source is noticed.
 const SOURCE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// Pulls that find nothing new are recorded this often, so that the log does not grow with each.
 const PULL_RECORD_INTERVAL: Duration = Duration::from_secs(600);
-/// Code of a repository that cannot be read.
-const UNREACHABLE: &str = "unreachable";
 /// Code of a commit whose signatures suffice, and which the state refuses.
 const REFUSED: &str = "refused";
 const SET_REMEDY: &str = "set the source again with `comity policy source set`";
+
+/// What a pull found.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    head: Option<ObjectId>,
+    artifact: Option<ArtifactDigest>,
+}
 
 /// What a pull starts from.
 #[derive(Clone)]
 struct Basis {
     source: PolicySource,
     commit: Option<String>,
+    began: Option<String>,
     departed: BTreeSet<String>,
     bundle: Arc<Bundle>,
 }
@@ -43,6 +54,7 @@ impl Basis {
         Some(Self {
             source: provenance.source.clone()?,
             commit: provenance.commit.clone(),
+            began: provenance.began.clone(),
             departed: provenance.departed.clone(),
             bundle: Arc::clone(&state.policy.as_ref()?.bundle),
         })
@@ -59,14 +71,15 @@ impl Basis {
             && self.bundle.hash == other.bundle.hash
     }
 
-    fn record(&self, head: Option<ObjectId>, outcome: PullOutcome) -> RecordPull {
+    fn record(&self, seen: Seen, outcome: PullOutcome) -> RecordPull {
         RecordPull {
             repository: self.source.repository.clone(),
             branch: self.source.branch.clone(),
             folder: self.source.folder.clone(),
             judged_by: self.commit.clone(),
             bundle_hash: self.bundle.hash.clone(),
-            head: head.map(|head| head.to_string()),
+            head: seen.head.map(|head| head.to_string()),
+            artifact: seen.artifact.map(|artifact| artifact.to_string()),
             outcome,
         }
     }
@@ -81,7 +94,8 @@ impl Basis {
             }
             _ => false,
         };
-        same_outcome && record.head == self.source.head && self.source.pulled_at.is_some_and(is_recent)
+        let same_content = record.head == self.source.head && record.artifact == self.source.artifact;
+        same_outcome && same_content && self.source.pulled_at.is_some_and(is_recent)
     }
 }
 
@@ -144,10 +158,15 @@ async fn pull_once(context: &Context, basis: &Basis) -> Result<bool, Unavailable
         }
         Err(refusal) if matches!(record.outcome, PullOutcome::Accepted { .. }) => {
             let head = record.head.clone().unwrap_or_default();
+            let what = match &record.artifact {
+                _ if !head.is_empty() => format!("commit {head}"),
+                Some(artifact) => format!("the policy of artifact {artifact}"),
+                None => "the policy of the directory".to_owned(),
+            };
             let failed = PullOutcome::Failed {
                 code: REFUSED.to_owned(),
-                commit: head.clone(),
-                reason: format!("commit {head} is refused: {}", refusal.reason),
+                commit: head,
+                reason: format!("{what} is refused: {}", refusal.reason),
                 remedy: refusal.remedy,
             };
             let record = RecordPull { outcome: failed, ..record };
@@ -173,36 +192,123 @@ fn code_of(outcome: &PullOutcome) -> &str {
 }
 
 fn report(record: &RecordPull, changed: bool) {
-    let RecordPull { repository, branch, head, outcome, .. } = record;
-    let head = head.as_deref().unwrap_or_default();
+    let RecordPull { repository, branch, head, artifact, outcome, .. } = record;
+    let (head, artifact) = (head.as_deref().unwrap_or_default(), artifact.as_deref().unwrap_or_default());
     match outcome {
-        PullOutcome::InForce => tracing::debug!(repository, branch, head, "the commit is in force"),
-        PullOutcome::Accepted { .. } => tracing::info!(repository, branch, head, changed, "policy pulled"),
+        PullOutcome::InForce => tracing::debug!(repository, branch, head, artifact, "the pulled policy is in force"),
+        PullOutcome::Accepted { .. } => tracing::info!(repository, branch, head, artifact, changed, "policy pulled"),
         PullOutcome::Failed { code, commit, reason, remedy } => {
-            tracing::warn!(repository, branch, head, code, commit, reason, remedy, "the policy in force stays");
+            tracing::warn!(
+                repository,
+                branch,
+                head,
+                artifact,
+                code,
+                commit,
+                reason,
+                remedy,
+                "the policy in force stays"
+            );
         }
     }
 }
 
 /// Pulls and judges.
 async fn find(context: &Context, basis: &Basis) -> RecordPull {
-    let failed = |head: Option<ObjectId>, error: PullError| {
-        let PullError { reason, remedy } = error;
-        let commit = head.map_or_else(String::new, |head| head.to_string());
-        let remedy = remedy.to_owned();
-        basis.record(head, PullOutcome::Failed { code: UNREACHABLE.to_owned(), commit, reason, remedy })
+    let failed = |seen: Seen, error: PullError| {
+        let PullError { code, reason, remedy, artifact } = error;
+        let seen = Seen { artifact: seen.artifact.or(artifact), ..seen };
+        let commit = seen.head.map_or_else(String::new, |head| head.to_string());
+        let (code, remedy) = (code.to_owned(), remedy.to_owned());
+        basis.record(seen, PullOutcome::Failed { code, commit, reason, remedy })
     };
     let pulled = match pull_source(context, basis).await {
         Ok(pulled) => pulled,
-        Err(error) => return failed(None, error),
+        Err(error) => return failed(Seen::default(), error),
     };
-    let head = pulled.head;
+    let seen = match &pulled {
+        Pulled::Branch(branch) => Seen { head: Some(branch.head), artifact: branch.artifact },
+        Pulled::Directory(_) => Seen::default(),
+        Pulled::Documents(documents) => Seen { head: None, artifact: Some(documents.artifact) },
+    };
     let (judged, now_ms) = (basis.clone(), context.now().0);
-    let verdict = tokio::task::spawn_blocking(move || judge_head(&judged, &pulled, now_ms)).await;
-    match verdict {
-        Ok(Ok(outcome)) => basis.record(Some(head), outcome),
-        Ok(Err(error)) => failed(Some(head), error),
-        Err(_) => failed(Some(head), PullError::new("judging the commit failed", "look at the leader's log")),
+    let verdict = tokio::task::spawn_blocking(move || match pulled {
+        Pulled::Branch(branch) => judge_head(&judged, &branch, now_ms),
+        Pulled::Directory(path) => read_path(&judged, &path),
+        Pulled::Documents(documents) => read_artifact(&judged, &documents),
+    });
+    match verdict.await {
+        Ok(Ok(outcome)) => basis.record(seen, outcome),
+        Ok(Err(error)) => failed(seen, error),
+        Err(_) => failed(seen, PullError::new("judging the policy failed", "look at the leader's log")),
+    }
+}
+
+/// The documents of a directory without Git.
+fn read_path(basis: &Basis, path: &Path) -> Result<PullOutcome, PullError> {
+    let path = path.join(&basis.source.folder);
+    let read = || {
+        read_directory(&path)
+            .map_err(|error| PullError::saying("the documents", &error, "name the directory that has them"))
+    };
+    read_documents(basis, &path.display(), || {
+        let files = read()?;
+        // Two equal reads show that no link was replaced in between.
+        if read()? != files {
+            return Err(PullError::new("the directory changed while it was read", "it is read again at the next pull"));
+        }
+        Ok(files)
+    })
+}
+
+/// The documents of an artifact.
+fn read_artifact(basis: &Basis, documents: &PulledDocuments) -> Result<PullOutcome, PullError> {
+    let (what, folder) = (format!("artifact {}", documents.artifact), &basis.source.folder);
+    read_documents(basis, &what, || {
+        let files = documents.files(folder)?;
+        if files.is_empty() {
+            let reason = format!("{what} has no *.yaml or *.yml file in its folder `{folder}`");
+            let remedy = "push the folder with the policy, or set the source again with another `--folder`";
+            return Err(PullError::new(reason, remedy));
+        }
+        Ok(files)
+    })
+}
+
+/// Documents that nobody signs.
+fn read_documents(
+    basis: &Basis,
+    what: &dyn std::fmt::Display,
+    read: impl FnOnce() -> Result<Vec<SourceFile>, PullError>,
+) -> Result<PullOutcome, PullError> {
+    let refused = |code: &str, reason: String, remedy: &str| {
+        Ok(PullOutcome::Failed { code: code.to_owned(), commit: String::new(), reason, remedy: remedy.to_owned() })
+    };
+    if basis.bundle.federation.spec.signatures.required {
+        let reason = format!("{what} has no commits, and the policy in force requires signed ones");
+        let remedy = "set the source to the Git repository with the commits, or `comity policy push` them";
+        return refused("unsigned", reason, remedy);
+    }
+    let files = read()?;
+    let source = BundleSource::of_files(files);
+    match Bundle::compile(&source) {
+        Ok(bundle) if bundle.hash == basis.bundle.hash => Ok(PullOutcome::InForce),
+        Ok(bundle) => {
+            let departed = departed_after(&basis.departed, &basis.bundle, &bundle);
+            if departed.len() > MAX_DEPARTED {
+                let reason = format!("more than {MAX_DEPARTED} institutions have left");
+                return refused("departures", reason, "admit departed institutions again, or ask for a higher bound");
+            }
+            Ok(PullOutcome::Accepted { source: bundle.source().clone(), departed })
+        }
+        Err(problems) => {
+            let first = problems.first().map_or_else(String::new, |first| match first.file.as_str() {
+                "" => format!(", first: {}", first.message),
+                file => format!(", first {file}:{}: {}", first.line, first.message),
+            });
+            let reason = format!("the policy in {what} does not compile, problems: {}{first}", problems.len());
+            refused("invalid", reason, "run `comity policy check FOLDER` with these files, and mend all problems")
+        }
     }
 }
 
@@ -216,14 +322,16 @@ async fn pull_source(context: &Context, basis: &Basis) -> Result<Pulled, PullErr
     pull(&context.policy_access, &repository, &branch, &held, PULL_DEADLINE).await
 }
 
-fn judge_head(basis: &Basis, pulled: &Pulled, now_ms: u64) -> Result<PullOutcome, PullError> {
+fn judge_head(basis: &Basis, pulled: &PulledBranch, now_ms: u64) -> Result<PullOutcome, PullError> {
     let folder: PolicyFolder =
         basis.source.folder.parse().map_err(|error| PullError::saying("the folder", &error, SET_REMEDY))?;
-    let commit = match &basis.commit {
-        Some(id) => Some(id.parse().map_err(|error| PullError::saying("the commit in force", &error, SET_REMEDY))?),
-        None => None,
+    let read = |id: &Option<String>, what: &str| match id {
+        Some(id) => id.parse().map(Some).map_err(|error| PullError::saying(what, &error, SET_REMEDY)),
+        None => Ok(None),
     };
-    let in_force = InForce { bundle: &basis.bundle, commit, departed: &basis.departed };
+    let commit = read(&basis.commit, "the commit in force")?;
+    let began = read(&basis.began, "the first commit of the history in force")?;
+    let in_force = InForce { bundle: &basis.bundle, commit, began, departed: &basis.departed };
     let verdict = judge(&pulled.objects, &folder, &in_force, pulled.head, now_ms).map_err(|error| {
         PullError::saying("the commits cannot be judged", &error, "push the whole history, and run `git fsck`")
     })?;

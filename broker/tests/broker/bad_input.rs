@@ -71,7 +71,7 @@ async fn bad_requests_name_field_value_and_remedy_and_change_nothing() {
     };
     assert_refused(requests.list_requests(page).await, Code::InvalidArgument, "page.token", "nonsense");
 
-    let huge = v1::RequestSpec { purpose: "x".repeat(5 << 20), ..spec() };
+    let huge = v1::RequestSpec { note: "x".repeat(5 << 20), ..spec() };
     let status = requests.submit_request(call(huge, "huge")).await.unwrap_err();
     assert_eq!((status.code(), detail(&status).code.as_str()), (Code::ResourceExhausted, "message-too-large"));
     assert!(detail(&status).value.ends_with(" bytes") && !detail(&status).remedy.is_empty());
@@ -189,10 +189,7 @@ async fn stale_and_foreign_reports_are_refused_for_good_and_the_stream_goes_on()
     let offer = |agent: &FakeAgent, generation| Body::Offer(agent.offer(generation, 1));
     assert_eq!(agent.report(offer(&agent, 5)).await.unwrap(), None);
     // Being heard moves the revision, once.
-    let connected = |state: &comity_core::State| state.clusters.values().all(|cluster| cluster.connected);
-    while !federation.broker().group().read(comity_broker::group::Consistency::Stale, connected).await.unwrap() {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    federation.until_connected("ncc-main").await;
     let revision = federation.revision().await;
 
     let mut changed = agent.offer(5, 1);

@@ -43,7 +43,7 @@ async fn a_cluster_submits_follows_and_gives_back_what_its_pods_need() {
     assert_eq!(detail(&conflict).code, "idempotency-conflict");
 
     // Nobody lends yet: why not is for the cluster to see, and to show to its users.
-    let explain = v1::ExplainRequestRequest { request: "req-1".to_owned() };
+    let explain = v1::ExplainRequestRequest { request: "req-1".to_owned(), seek_alternatives: false };
     let reply = requests.explain_request(explain).await.unwrap().into_inner();
     assert_eq!(reply.donors[0].code, "donor-silent", "{reply:?}");
     let listed = requests.list_requests(v1::ListRequestsRequest::default()).await.unwrap().into_inner().requests;
@@ -152,7 +152,7 @@ async fn each_thing_that_is_not_a_clusters_to_ask_is_refused() {
     let centre = identity_of(&federation.ca(), "ncc-main");
     let mut at_centre = RequestServiceClient::new(federation.channel(&centre));
     assert_refused(at_centre.cancel_request(cancel("c")).await, Code::NotFound, "request", &id);
-    let explain = v1::ExplainRequestRequest { request: id.clone() };
+    let explain = v1::ExplainRequestRequest { request: id.clone(), seek_alternatives: false };
     assert_refused(at_centre.explain_request(explain).await, Code::NotFound, "request", &id);
     assert_refused(requests.cancel_request(cancel("c")).await, Code::PermissionDenied, "request", &id);
     let by_alice = RequestServiceClient::new(federation.user("alice")).cancel_request(cancel("b")).await;

@@ -166,7 +166,14 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
                     .await,
             ),
         ),
-        ("ExplainRequest", gate(requests.explain_request(v1::ExplainRequestRequest { request: "req-9".into() }).await)),
+        (
+            "ExplainRequest",
+            gate(
+                requests
+                    .explain_request(v1::ExplainRequestRequest { request: "req-9".into(), ..Default::default() })
+                    .await,
+            ),
+        ),
         (
             "QuoteRequest",
             gate(requests.quote_request(v1::QuoteRequestRequest { spec: Some(spec()), queue_anyway: true }).await),
@@ -175,6 +182,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             "ListRequestTemplates",
             gate(requests.list_request_templates(v1::ListRequestTemplatesRequest::default()).await),
         ),
+        ("ListQuotas", gate(requests.list_quotas(v1::ListQuotasRequest::default()).await)),
         ("GetLease", gate(leases.get_lease(v1::GetLeaseRequest { lease: "lease-9".into(), consistency: 0 }).await)),
         ("ListLeases", gate(leases.list_leases(v1::ListLeasesRequest::default()).await)),
         (
@@ -242,6 +250,7 @@ async fn all_calls(channel: &BrokerChannel) -> Vec<(&'static str, Result<(), Cod
             ),
         ),
         ("RemovePolicySource", gate(policies.remove_policy_source(v1::RemovePolicySourceRequest {}).await)),
+        ("ListReservations", gate(policies.list_reservations(v1::ListReservationsRequest::default()).await)),
         ("GetPolicy", gate(policies.get_policy(v1::GetPolicyRequest::default()).await)),
         ("Watch", gate(WatchServiceClient::new(channel.clone()).watch(v1::WatchRequest::default()).await)),
         ("GetRaftStatus", gate(rafts.get_raft_status(v1::GetRaftStatusRequest {}).await)),
@@ -269,7 +278,7 @@ async fn let_through(channel: &BrokerChannel) -> Vec<&'static str> {
     all_calls(channel).await.into_iter().filter(|(_, gate)| gate.is_ok()).map(|(name, _)| name).collect()
 }
 
-const READS: [&str; 11] = [
+const READS: [&str; 12] = [
     "ListClusters",
     "GetCluster",
     "ListOffers",
@@ -281,6 +290,7 @@ const READS: [&str; 11] = [
     "GetPeering",
     "ListPeerings",
     "ListRequestTemplates",
+    "ListReservations",
 ];
 
 fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
@@ -307,6 +317,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "ExplainRequest",
         "QuoteRequest",
         "ListRequestTemplates",
+        "ListQuotas",
         "GetLease",
         "ListLeases",
         "ReleaseLease",
@@ -319,6 +330,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
         "ApplyPolicy",
         "SetPolicySource",
         "RemovePolicySource",
+        "ListReservations",
         "GetPolicy",
         "Watch",
         "GetRaftStatus",
@@ -334,7 +346,7 @@ fn expected(parts: &[&[&'static str]]) -> Vec<&'static str> {
 async fn each_kind_of_caller_gets_what_the_table_says_and_no_more() {
     let federation = Federation::start().await;
     let revision = federation.revision().await;
-    let member = ["RenewCertificate", "WhoAmI", "CheckPolicy", "GetPolicy", "Watch", "ExplainRequest"];
+    let member = ["RenewCertificate", "WhoAmI", "CheckPolicy", "GetPolicy", "Watch", "ExplainRequest", "ListQuotas"];
 
     assert_eq!(let_through(&federation.anonymous()).await, expected(&[]));
     // A good certificate that no document names.

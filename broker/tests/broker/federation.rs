@@ -8,6 +8,7 @@ use comity_broker::config::{Config, Settings};
 use comity_broker::group::{Consistency, MemberAddress};
 use comity_broker::provision::{self, Init};
 use comity_broker::{Broker, Listeners};
+use comity_core::State;
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
@@ -163,6 +164,19 @@ impl Federation {
 
     pub(crate) async fn revision(&self) -> u64 {
         self.broker().group().read(Consistency::Stale, |state| state.revision).await.unwrap()
+    }
+
+    /// Waits until the log says that a cluster is heard, which brokers record some time after its agent connects. Nothing
+    /// is placed there before.
+    pub(crate) async fn until_connected(&self, cluster: &str) {
+        let is_connected =
+            |state: &State| state.clusters.iter().any(|(id, record)| id.as_str() == cluster && record.connected);
+        within("the cluster is connected", async {
+            while !self.broker().group().read(Consistency::Stale, is_connected).await.unwrap() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        })
+        .await;
     }
 
     pub(crate) fn data(&self) -> PathBuf {

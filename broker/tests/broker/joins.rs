@@ -242,6 +242,26 @@ async fn open_invitations_are_listed_without_their_tokens_and_revoked() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_id_of_an_invitation_never_reaches_the_log() {
+    let federation = Federation::start().await;
+    let mut admin = FederationServiceClient::new(federation.user("admin"));
+    let size = || federation.broker().group().peek(|state| state.audit.size());
+    let before = size();
+    for text in ["x".repeat(1 << 20), "\u{1b}[31m".into(), "0123456789aB".into(), "0123456789abc".into(), String::new()]
+    {
+        let refused =
+            admin.revoke_invitation(v1::RevokeInvitationRequest { invitation: text.clone() }).await.unwrap_err();
+        assert_eq!(refused.code(), Code::InvalidArgument, "{refused:?}");
+        assert!(text.len() < 6 || !refused.message().contains(&text), "{refused:?}");
+    }
+    assert_eq!(size(), before, "nothing is recorded");
+    // One that might be is recorded, as a refusal.
+    let other = v1::RevokeInvitationRequest { invitation: "0123456789ab".into() };
+    assert_eq!(admin.revoke_invitation(other).await.unwrap_err().code(), Code::NotFound);
+    assert_eq!(size(), before + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_token_of_a_broker_lives_an_hour_at_most_and_a_member_is_replaced_explicitly() {
     let federation = Federation::start().await;
     let mut admin = RaftServiceClient::new(federation.user("admin"));

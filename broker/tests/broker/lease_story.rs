@@ -181,7 +181,7 @@ async fn explain_names_each_donor_and_what_would_unblock_it() {
     // The key stands for the request, and a repeated call gets it.
     let repeated = v1::SubmitRequestRequest { queue_anyway: false, ..submit };
     assert_eq!(requests.submit_request(repeated).await.unwrap().into_inner().request.unwrap().id, "req-1");
-    let explain = v1::ExplainRequestRequest { request: "req-1".to_owned() };
+    let explain = v1::ExplainRequestRequest { request: "req-1".to_owned(), seek_alternatives: false };
     let reply = requests.explain_request(explain).await.unwrap().into_inner();
     let verdict = reply.donors.iter().find(|verdict| verdict.donor == "ncc-main").unwrap();
     assert!(

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use comity_proto::v1;
@@ -11,72 +10,48 @@ use comity_proto::v1::policy_history_part::Part;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_provenance::{InForce, ObjectId, ObjectKind, ObjectStore, StoreError, Verdict, judge, policy_at};
 use comity_runtime::tls::BrokerChannel;
+use comity_testkit::SignedGit;
 use tonic::Code;
 
 use super::federation::{Federation, assert_refused, broker_identity, detail, examples, within};
 use super::git_server::{GitServer, Mood};
 
 /// A repository with the example policy, and the keys of two signers.
-struct Author {
-    home: tempfile::TempDir,
+pub(super) struct Author {
+    pub(super) home: tempfile::TempDir,
+    repository: SignedGit,
 }
 
 impl Author {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
-        for person in ["ingrid", "poly"] {
-            let made = Command::new("ssh-keygen")
-                .args(["-q", "-t", "ed25519", "-N", "", "-C", person, "-f"])
-                .arg(home.path().join(person))
-                .status();
-            assert!(made.unwrap().success());
-        }
-        std::fs::create_dir_all(home.path().join("repository/policy")).unwrap();
-        let author = Self { home };
-        author.git(&["init", "--quiet", "--initial-branch", "main"]);
-        author
+        let repository = SignedGit::init(home.path(), &["ingrid", "poly"]).unwrap();
+        Self { home, repository }
     }
 
     fn repository(&self) -> PathBuf {
-        self.home.path().join("repository")
+        self.repository.path()
     }
 
     fn key(&self, person: &str) -> String {
-        std::fs::read_to_string(self.home.path().join(format!("{person}.pub"))).unwrap().trim().to_owned()
+        self.repository.key(person).unwrap()
     }
 
-    fn git(&self, arguments: &[&str]) -> String {
-        let output = Command::new("git")
-            .current_dir(self.repository())
-            .env("HOME", self.home.path())
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .args(["-c", "user.name=A", "-c", "user.email=a@x", "-c", "gpg.format=ssh"])
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    pub(super) fn git(&self, arguments: &[&str]) -> String {
+        self.repository.git(arguments).unwrap()
     }
 
     /// Commits everything, signed or not. Returns the commit's id.
-    fn commit(&self, signer: Option<&str>, message: &str) -> String {
-        let sign = signer.map(|signer| format!("-S{}", self.home.path().join(signer).display()));
-        let mut arguments = vec!["commit", "--quiet", "--allow-empty", "-m", message];
-        arguments.extend(sign.as_deref());
-        self.git(&["add", "."]);
-        self.git(&arguments);
-        self.git(&["rev-parse", "HEAD"])
+    pub(super) fn commit(&self, signer: Option<&str>, message: &str) -> String {
+        self.repository.commit(signer, message).unwrap()
     }
 
-    fn edit(&self, file: &str, from: &str, to: &str) {
-        let path = self.repository().join("policy").join(file);
-        let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains(from), "{file} has no {from}");
-        std::fs::write(path, text.replacen(from, to, 1)).unwrap();
+    pub(super) fn edit(&self, file: &str, from: &str, to: &str) {
+        self.repository.edit(&format!("policy/{file}"), from, to).unwrap();
     }
 
     /// The example policy, which requires signatures.
-    fn policy(&self) -> v1::PolicyBundle {
+    pub(super) fn policy(&self) -> v1::PolicyBundle {
         let mut bundle = examples();
         let signatures = format!(
             "spec:\n  signatures: {{required: true, maintainersNeeded: 1}}\n  commitKeys:\n    - {{maintainer: \
@@ -93,16 +68,14 @@ impl Author {
             }
             institutions += file.text.matches(head).count();
             file.text = file.text.replacen(head, &keys, 1);
-            let path = self.repository().join("policy").join(&file.path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, &file.text).unwrap();
+            self.repository.write(&format!("policy/{}", file.path), &file.text).unwrap();
         }
         assert_eq!((federations, institutions), (1, 1));
         bundle
     }
 }
 
-async fn apply(federation: &Federation, bundle: v1::PolicyBundle, key: &str) -> Result<(), tonic::Status> {
+pub(super) async fn apply(federation: &Federation, bundle: v1::PolicyBundle, key: &str) -> Result<(), tonic::Status> {
     let request = v1::ApplyPolicyRequest {
         bundle: Some(bundle),
         idempotency_key: key.to_owned(),
@@ -122,7 +95,7 @@ async fn set(federation: &Federation, repository: &str) -> Result<v1::PolicySour
     Ok(answer.into_inner().source.unwrap())
 }
 
-async fn get(federation: &Federation) -> v1::GetPolicyResponse {
+pub(super) async fn get(federation: &Federation) -> v1::GetPolicyResponse {
     let request = v1::GetPolicyRequest::default();
     PolicyServiceClient::new(federation.user("ingrid")).get_policy(request).await.unwrap().into_inner()
 }
@@ -142,7 +115,7 @@ async fn pulled(federation: &Federation, repository: &str, head: &str) -> v1::Ge
     .await
 }
 
-fn failure(policy: &v1::GetPolicyResponse) -> v1::PolicyPullFailure {
+pub(super) fn failure(policy: &v1::GetPolicyResponse) -> v1::PolicyPullFailure {
     policy.source.clone().unwrap().failure.expect("the head is not in force")
 }
 
@@ -152,7 +125,7 @@ fn assert_in_force(policy: &v1::GetPolicyResponse, head: &str) {
     assert_eq!(policy.bundle.clone().unwrap().commit, head);
 }
 
-async fn metric(federation: &Federation, name: &str) -> String {
+pub(crate) async fn metric(federation: &Federation, name: &str) -> String {
     let address = federation.broker().admin_addr();
     let answer = tokio::task::spawn_blocking(move || {
         use std::io::{Read as _, Write as _};
@@ -235,6 +208,86 @@ async fn signed_commits_come_into_force_and_others_leave_the_last_good_bundle() 
     assert!(PolicyServiceClient::new(broker).apply_policy(request).await.unwrap().into_inner().changed);
 }
 
+/// A directory as a mounted ConfigMap: links to the files of the current version.
+struct Mounted(tempfile::TempDir);
+
+impl Mounted {
+    /// Replaces all documents at once, as a kubelet does.
+    fn replace(&self, version: &str, files: &[v1::PolicyFile]) {
+        let root = self.0.path();
+        let folder = root.join(format!("..{version}"));
+        std::fs::create_dir(&folder).unwrap();
+        for file in files {
+            let name = file.path.replace('/', "-");
+            std::fs::write(folder.join(&name), &file.text).unwrap();
+            let _ = std::os::unix::fs::symlink(format!("..data/{name}"), root.join(&name));
+        }
+        std::os::unix::fs::symlink(format!("..{version}"), root.join("..next")).unwrap();
+        std::fs::rename(root.join("..next"), root.join("..data")).unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn documents_of_a_directory_come_into_force_where_no_signatures_are_required() {
+    let (federation, author) = (Federation::start().await, Author::new());
+    let mounted = Mounted(tempfile::tempdir().unwrap());
+    let path = mounted.0.path().to_str().unwrap();
+    let changed = |from: &str, to: &str| {
+        let mut files = examples().files;
+        let count: usize = files.iter().map(|file| file.text.matches(from).count()).sum();
+        assert!(count > 0, "{from}");
+        files.iter_mut().for_each(|file| file.text = file.text.replace(from, to));
+        files
+    };
+    mounted.replace("1", &changed("maxQueuedRequestsPerTenant: ", "maxQueuedRequestsPerTenant: 1"));
+    let before = get(&federation).await.hash;
+    let request = v1::SetPolicySourceRequest {
+        repository: path.to_owned(),
+        interval_ms: 5_000,
+        ..v1::SetPolicySourceRequest::default()
+    };
+    let pull = async |what: &str, is_done: &dyn Fn(&v1::GetPolicyResponse) -> bool| {
+        PolicyServiceClient::new(federation.user("ingrid")).set_policy_source(request.clone()).await.unwrap();
+        within(what, async {
+            loop {
+                let policy = get(&federation).await;
+                if policy.source.as_ref().is_some_and(|source| source.pulled_at_ms > 0) && is_done(&policy) {
+                    return policy;
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        })
+        .await
+    };
+    let first = pull("the documents", &|policy| policy.hash != before).await;
+    let source = first.source.unwrap();
+    assert_eq!((source.failure, source.head.as_str(), source.commit.as_str()), (None, "", ""));
+
+    mounted.replace("2", &changed("kind: Quota", "kind: Quotum"));
+    let invalid =
+        pull("a failure", &|policy| policy.source.as_ref().is_some_and(|source| source.failure.is_some())).await;
+    assert_eq!((failure(&invalid).code.as_str(), &invalid.hash), ("invalid", &first.hash));
+
+    // An unsigned source gives nobody the authority's key.
+    let operators = "brokerOperators:\n    - spiffe://comity.example/user/mallory\n";
+    mounted.replace("3", &changed("brokerOperators:\n", operators));
+    let is_refused = |policy: &v1::GetPolicyResponse| {
+        policy
+            .source
+            .as_ref()
+            .and_then(|source| source.failure.as_ref())
+            .is_some_and(|failure| failure.code == "refused")
+    };
+    assert_eq!(pull("a refusal", &is_refused).await.hash, first.hash);
+
+    mounted.replace("4", &author.policy().files);
+    let signed = pull("the policy that requires signatures", &|policy| policy.hash != first.hash).await;
+    mounted.replace("5", &examples().files);
+    let unsigned =
+        pull("a failure", &|policy| policy.source.as_ref().is_some_and(|source| source.failure.is_some())).await;
+    assert_eq!((failure(&unsigned).code.as_str(), unsigned.hash), ("unsigned", signed.hash));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_behind_a_server_survives_its_faults_and_a_restart() {
     let author = Author::new();
@@ -289,7 +342,7 @@ async fn bad_sources_are_refused_with_their_field() {
     let federation = Federation::start().await;
     for (repository, shown) in [
         ("http://git.example/policy.git", "http://git.example/policy.git"),
-        ("git@git.example:policy.git", "git@git.example:policy.git"),
+        ("git.example:policy.git", "git.example:policy.git"),
         ("/srv/../etc", "/srv/../etc"),
     ] {
         assert_refused(set(&federation, repository).await, Code::InvalidArgument, "repository", shown);
@@ -356,6 +409,38 @@ async fn history(channel: BrokerChannel, verified: &str) -> Result<Shown, tonic:
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_agent_that_reads_no_history_has_one_in_the_brokers_memory() {
+    let (federation, author) = (Federation::start().await, Author::new());
+    let (member, other) = (federation.join("ncc-main").await, federation.join("polytech-campus").await);
+    apply(&federation, author.policy(), "first").await.unwrap();
+    let path = author.repository().to_str().unwrap().to_owned();
+    let first = author.commit(None, "as it is in force");
+    // More than connection and queue hold of what nobody reads.
+    let mut last = first.clone();
+    for number in 0..16 {
+        let comment = format!("# {number}{}\n", "x".repeat(1_000_000));
+        author.repository.write("policy/long.yaml", &comment).unwrap();
+        last = author.commit(None, "a comment");
+    }
+    assert_in_force(&pulled(&federation, &path, &last).await, &last);
+
+    let mut agent = AgentServiceClient::new(federation.channel(&member.pem));
+    let request = v1::GetPolicyHistoryRequest { verified_commit: first.clone() };
+    let unread = agent.get_policy_history(request).await.unwrap();
+    let refused = history(federation.channel(&member.pem), &first).await.map(drop).unwrap_err();
+    assert_eq!((refused.code(), detail(&refused).code.as_str()), (Code::ResourceExhausted, "limit-reached"));
+    assert!(refused.message().contains("has 1 histories of the policy"), "{refused:?}");
+    assert!(!history(federation.channel(&other.pem), &first).await.unwrap().objects.is_empty());
+    drop(unread);
+    within("a place for a history", async {
+        while history(federation.channel(&member.pem), &first).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_gets_what_it_needs_to_judge_by_itself() {
     let (federation, author) = (Federation::start().await, Author::new());
     let member = federation.join("ncc-main").await;
@@ -377,7 +462,7 @@ async fn a_cluster_gets_what_it_needs_to_judge_by_itself() {
     let commits = [&first, &second].map(|commit| commit.parse::<ObjectId>().unwrap());
     let bundle = policy_at(&shown, &folder, commits[0]).unwrap().unwrap();
     let departed = std::collections::BTreeSet::new();
-    let in_force = InForce { bundle: &bundle, commit: Some(commits[0]), departed: &departed };
+    let in_force = InForce { bundle: &bundle, commit: Some(commits[0]), began: Some(commits[0]), departed: &departed };
     let now_ms = federation.broker().group().log_now().0;
     let verdict = judge(&shown, &folder, &in_force, commits[1], now_ms).unwrap();
     assert!(matches!(&verdict, Verdict::Accepted(found) if found.commit == commits[1]), "{verdict:?}");

@@ -20,7 +20,7 @@ const BEGIN: &str = "<!-- roles: written by broker/tests/broker/role_matrix.rs -
 const END: &str = "<!-- end of roles -->\n";
 
 /// Columns of the table, in its order.
-const CALLERS: [&str; 14] = [
+const CALLERS: [&str; 15] = [
     "anonymous",
     "no role",
     "viewer",
@@ -29,6 +29,7 @@ const CALLERS: [&str; 14] = [
     "institution operator",
     "maintainer",
     "broker operator",
+    "planner",
     "first admin, no policy yet",
     "cluster",
     "broker",
@@ -37,9 +38,9 @@ const CALLERS: [&str; 14] = [
     "evicted cluster",
 ];
 /// Columns of callers who may do what anybody may, and nothing else.
-const EXCLUDED: std::ops::Range<usize> = 11..14;
+const EXCLUDED: std::ops::Range<usize> = 12..15;
 const ANONYMOUS: usize = 0;
-const BROKER: usize = 10;
+const BROKER: usize = 11;
 
 /// An RPC of an API definition.
 struct Procedure {
@@ -135,10 +136,11 @@ async fn is_let_in(channel: &BrokerChannel, procedure: &Procedure) -> bool {
     }
 }
 
-/// The example policy, and somebody who is only a broker operator.
+/// The example policy, with somebody who is only a broker operator, and somebody who is only a planner.
 fn policy() -> v1::PolicyBundle {
     let mut bundle = examples();
-    let operator = "brokerOperators:\n    - spiffe://comity.example/user/olga\n";
+    let operator = "planners: [spiffe://comity.example/user/ci]\n  brokerOperators:\n    \
+                    - spiffe://comity.example/user/olga\n";
     for file in &mut bundle.files {
         file.text = file.text.replace("brokerOperators:\n", operator);
     }
@@ -183,6 +185,7 @@ async fn observed(procedures: &[Procedure]) -> Vec<[bool; CALLERS.len()]> {
         connections(&federation, user("chen").as_ref()),
         connections(&federation, user("ingrid").as_ref()),
         connections(&federation, user("olga").as_ref()),
+        connections(&federation, user("ci").as_ref()),
         connections(&bare, Some(bare.user_pem("admin")).as_ref()),
         connections(&federation, Some(&cluster.pem)),
         connections(&federation, Some(&broker_identity(&federation.ca()))),

@@ -1,7 +1,5 @@
 //! Request templates: who is offered which, what they set, and what becomes of requests made from them.
 
-use std::time::Duration;
-
 use comity_proto::v1;
 use comity_proto::v1::agent_message::Body;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
@@ -94,12 +92,18 @@ async fn a_request_keeps_what_its_template_set_whatever_becomes_of_the_template(
     let submitted = submit(&alice, from_template("fine-tuning"), "one").await.unwrap();
     let filled = submitted.spec.clone().unwrap();
     let (gpus, topology) = (filled.gpus.clone().unwrap(), filled.topology.unwrap());
+    let of_user = gpus.clone();
     assert_eq!((filled.template.as_str(), filled.delivery()), ("fine-tuning", v1::Delivery::Namespace));
     assert_eq!((gpus.class.as_str(), gpus.count, gpus.cpu_milli_per_gpu), ("frontier", 4, 8_000));
     assert_eq!(gpus.share.unwrap().kind, Some(v1::share::Kind::Whole(v1::share::Whole {})));
     assert!(topology.same_node && topology.nvlink() == v1::NvLink::Preferred);
     assert_eq!((filled.duration_ms, filled.priority.as_str()), (8 * 3_600_000, "normal"));
     assert_eq!(filled.preemptible, Some(v1::Preemptible { grace_ms: 600_000, checkpoint: true, same_gpu_type: false }));
+
+    // As the agent asks for a GpuRequest with a template.
+    let campus = federation.channel(&identity_of(&federation.ca(), "polytech-campus"));
+    let of_agent = submit(&campus, from_template("fine-tuning"), "of-agent").await.unwrap().spec.unwrap();
+    assert_eq!((of_agent.gpus, of_agent.duration_ms), (Some(of_user), filled.duration_ms));
 
     let mut bundle = examples();
     bundle.files.retain(|file| file.path != "templates.yaml");
@@ -115,8 +119,12 @@ async fn a_request_keeps_what_its_template_set_whatever_becomes_of_the_template(
     // The key stands for the request; a new one finds no template.
     let repeated = submit(&alice, from_template("fine-tuning"), "one").await.unwrap();
     assert_eq!(repeated.id, submitted.id);
-    let other = v1::RequestSpec { purpose: "other".to_owned(), ..from_template("fine-tuning") };
+    let other = v1::RequestSpec { note: "other".to_owned(), ..from_template("fine-tuning") };
     assert_eq!(detail(&submit(&alice, other, "one").await.unwrap_err()).code, "idempotency-conflict");
+    // A dry run is no submission, whatever its key.
+    let dry_run = v1::SubmitRequestRequest { dry_run: true, ..call(from_template("fine-tuning"), "one") };
+    let checked = RequestServiceClient::new(alice.clone()).submit_request(dry_run).await;
+    assert_refused(checked, Code::NotFound, "spec.template", "fine-tuning");
     let gone = submit(&alice, from_template("fine-tuning"), "two").await;
     assert_refused(gone, Code::NotFound, "spec.template", "fine-tuning");
 }
@@ -130,8 +138,10 @@ async fn only_what_a_template_leaves_to_requests_may_differ_from_it() {
     let gpus = |gpus: v1::GpuDemand| v1::RequestSpec { gpus: Some(gpus), ..from_template("fine-tuning") };
     let of_class = |class: &str| gpus(v1::GpuDemand { class: class.to_owned(), ..Default::default() });
     let topology = v1::Topology { nvlink: v1::NvLink::Required.into(), ..Default::default() };
-    let milli = Some(v1::Share { kind: Some(v1::share::Kind::Milli(250)) });
-    let notebook = v1::GpuDemand { share: milli, count: 2, ..Default::default() };
+    let share = |kind: v1::share::Kind| Some(v1::Share { kind: Some(kind) });
+    let notebook = v1::GpuDemand { share: share(v1::share::Kind::Milli(250)), count: 2, ..Default::default() };
+    let by_memory = v1::GpuDemand { share: share(v1::share::Kind::MemoryMib(10_240)), ..Default::default() };
+    let half = v1::GpuDemand { share: share(v1::share::Kind::Milli(500)), ..Default::default() };
     for (bad, field, value) in [
         (of_class("midrange"), "spec.gpus.class", "midrange"),
         (
@@ -152,9 +162,11 @@ async fn only_what_a_template_leaves_to_requests_may_differ_from_it() {
         (
             v1::RequestSpec { preemptible: Some(v1::Preemptible::default()), ..from_template("fine-tuning") },
             "spec.preemptible",
-            "a notice of 0 ms",
+            "the donor's notice",
         ),
         (v1::RequestSpec { gpus: Some(notebook), ..from_template("notebook-small") }, "spec.gpus.count", "2"),
+        (v1::RequestSpec { gpus: Some(by_memory), ..from_template("notebook-small") }, "spec.gpus.share", "10240Mi"),
+        (v1::RequestSpec { gpus: Some(half), ..from_template("notebook-small") }, "spec.gpus.share", "0.5 GPU"),
         (
             v1::RequestSpec { release_idle_ms: 60_000, ..from_template("notebook-small") },
             "spec.release_idle_ms",
@@ -186,9 +198,9 @@ async fn only_what_a_template_leaves_to_requests_may_differ_from_it() {
     }
     assert_eq!(federation.revision().await, revision, "nothing was submitted");
 
-    let longer = v1::RequestSpec { duration_ms: 86_400_000, purpose: "thesis".to_owned(), ..of_class("frontier") };
+    let longer = v1::RequestSpec { duration_ms: 86_400_000, note: "thesis".to_owned(), ..of_class("frontier") };
     let filled = submit(&alice, longer, "longer").await.unwrap().spec.unwrap();
-    assert_eq!((filled.duration_ms, filled.purpose.as_str()), (86_400_000, "thesis"));
+    assert_eq!((filled.duration_ms, filled.note.as_str()), (86_400_000, "thesis"));
     let two = submit(&alice, gpus(v1::GpuDemand { count: 2, ..Default::default() }), "two").await.unwrap();
     assert_eq!(two.spec.unwrap().gpus.map(|gpus| (gpus.class, gpus.count)), Some(("frontier".to_owned(), 2)));
     let open = v1::RequestSpec {
@@ -210,7 +222,8 @@ async fn a_refused_request_is_told_of_templates_that_could_start() {
     for device in &mut offer.nodes[0].devices {
         (device.architecture, device.memory_mib) = ("Hopper".to_owned(), 81_559);
     }
-    at_donor.report(Body::Offer(offer)).await.unwrap();
+    assert_eq!(at_donor.report(Body::Offer(offer)).await.unwrap(), None);
+    federation.until_connected("ncc-main").await;
     let mut requests = RequestServiceClient::new(federation.user("alice"));
     // The donor's devices are exclusive: nobody can ever serve a part of one.
     let mut half = spec();
@@ -218,20 +231,11 @@ async fn a_refused_request_is_told_of_templates_that_could_start() {
     (gpus.class, gpus.share) = ("frontier".to_owned(), Some(v1::Share { kind: Some(v1::share::Kind::Milli(500)) }));
     let submit = v1::SubmitRequestRequest { queue_anyway: false, ..call(half.clone(), "half") };
     let dry_run = v1::SubmitRequestRequest { dry_run: true, ..submit.clone() };
+    let waiting = call(half.clone(), "waiting");
     let quote = v1::QuoteRequestRequest { spec: Some(half), queue_anyway: false };
     let alternative = "; or submit from a request template: fine-tuning could start now";
-    // A broker that has no time for alternatives refuses without them.
-    let mut tries = 0;
-    let submitted = loop {
-        let status = requests.submit_request(submit.clone()).await.unwrap_err();
-        tries += 1;
-        if detail(&status).remedy.ends_with(alternative) || tries == 20 {
-            break status;
-        }
-        tokio::time::sleep(Duration::from_millis(250)).await;
-    };
     for status in [
-        submitted,
+        requests.submit_request(submit).await.unwrap_err(),
         requests.submit_request(dry_run).await.unwrap_err(),
         requests.quote_request(quote.clone()).await.unwrap_err(),
     ] {
@@ -243,6 +247,33 @@ async fn a_refused_request_is_told_of_templates_that_could_start() {
     let quoted = requests.quote_request(quote).await.unwrap().into_inner();
     let told: Vec<(&str, &str)> =
         quoted.alternatives.iter().map(|it| (it.template.as_str(), it.donor.as_str())).collect();
+    assert_eq!(told, [("fine-tuning", "ncc-main")]);
+    // 64 GPUs are the most that policy allows one request.
+    let mut large = spec();
+    let gpus = large.gpus.as_mut().unwrap();
+    (gpus.class, gpus.count) = ("frontier".to_owned(), 65);
+    gpus.share = Some(v1::Share { kind: Some(v1::share::Kind::Whole(v1::share::Whole {})) });
+    let submit = v1::SubmitRequestRequest { queue_anyway: false, ..call(large.clone(), "large") };
+    let dry_run = v1::SubmitRequestRequest { dry_run: true, ..submit.clone() };
+    let quote = v1::QuoteRequestRequest { spec: Some(large), queue_anyway: false };
+    for status in [
+        requests.submit_request(submit).await.unwrap_err(),
+        requests.submit_request(dry_run).await.unwrap_err(),
+        requests.quote_request(quote).await.unwrap_err(),
+    ] {
+        let told = detail(&status);
+        assert_eq!((told.code.as_str(), told.field.as_str()), ("policy-denied", "spec.gpus.count"));
+        assert!(told.remedy.ends_with(alternative), "{}", told.remedy);
+    }
+    // So does one that waits all the same.
+    let submitted = requests.submit_request(v1::SubmitRequestRequest { queue_anyway: true, ..waiting }).await.unwrap();
+    let request = submitted.into_inner().request.unwrap().id;
+    let explain = |seek_alternatives| v1::ExplainRequestRequest { request: request.clone(), seek_alternatives };
+    let unasked = requests.explain_request(explain(false)).await.unwrap().into_inner();
+    assert_eq!(unasked.alternatives, []);
+    let explained = requests.explain_request(explain(true)).await.unwrap().into_inner();
+    let told: Vec<(&str, &str)> =
+        explained.alternatives.iter().map(|it| (it.template.as_str(), it.donor.as_str())).collect();
     assert_eq!(told, [("fine-tuning", "ncc-main")]);
     // A request that is placed needs no alternative.
     let quote = v1::QuoteRequestRequest { spec: Some(from_template("fine-tuning")), queue_anyway: false };

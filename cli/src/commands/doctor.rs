@@ -249,6 +249,9 @@ fn roles_text(roles: &Roles) -> String {
     if roles.broker_operator {
         parts.push("broker operator".to_owned());
     }
+    if roles.planner {
+        parts.push("planner".to_owned());
+    }
     if !roles.institutions_operated.is_empty() {
         let names: Vec<&str> = roles.institutions_operated.iter().map(String::as_str).collect();
         parts.push(format!("operator of {}", names.join(", ")));
@@ -266,6 +269,7 @@ mod tests {
         let roles = Roles {
             federation_admin: true,
             broker_operator: true,
+            planner: false,
             institutions_operated: ["ethz".to_owned()].into(),
             tenants: [("ml".to_owned(), comity_policy::TenantRole::Submitter)].into(),
         };

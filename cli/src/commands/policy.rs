@@ -10,21 +10,31 @@ use comity_proto::v1::policy_service_client::PolicyServiceClient;
 mod apply;
 mod bad_bundle;
 mod bundle_to_apply;
+mod commit_basis;
 mod edit_in_force;
 mod git;
+mod history;
 mod junit;
 mod plan;
+mod push;
+mod reservations;
+mod rollback;
 mod save;
 mod schema;
 mod source;
+mod source_check;
 mod test;
 mod why;
 
 pub use apply::PolicyApplyArgs;
 pub(crate) use apply::apply;
 pub(crate) use bundle_to_apply::BundleToApply;
-pub(crate) use edit_in_force::{bundle_in_force, edit_in_force, note_that_policy_stays_changed};
+pub(crate) use edit_in_force::{bundle_in_force, compiled, edit_in_force, note_that_policy_stays_changed};
+pub use history::PolicyHistoryArgs;
 pub use plan::PolicyPlanArgs;
+pub use push::PolicyPushArgs;
+pub use reservations::PolicyReservationsArgs;
+pub use rollback::PolicyRollbackArgs;
 pub use schema::PolicySchemaArgs;
 pub use source::PolicySourceCommand;
 pub use test::PolicyTestArgs;
@@ -75,9 +85,17 @@ pub enum PolicyCommand {
     /// Show the bundle in force
     #[command(after_help = POLICY_SHOW_EXAMPLES)]
     Show(PolicyShowArgs),
+    /// List what reservations keep, now or in their next windows
+    Reservations(PolicyReservationsArgs),
+    /// List the bundles that came into force
+    History(PolicyHistoryArgs),
+    /// Push the commits of a clone to a registry, as an artifact that brokers pull
+    Push(PolicyPushArgs),
+    /// Make a signed commit with the policy of an older one
+    Rollback(PolicyRollbackArgs),
     /// Say what was decided about a request, and the documents and lines behind it
     Why(PolicyWhyArgs),
-    /// The Git repository that the leader pulls the policy from
+    /// The repository or artifact that the leader pulls the policy from
     #[command(subcommand)]
     Source(PolicySourceCommand),
 }
@@ -126,6 +144,10 @@ impl PolicyCommand {
             Self::Test(args) => args.run(session),
             Self::Schema(args) => args.run(session),
             Self::Apply(args) => args.run(session).await,
+            Self::Reservations(args) => args.run(session).await,
+            Self::History(args) => args.run(session).await,
+            Self::Push(args) => args.run(session).await,
+            Self::Rollback(args) => args.run(session).await,
             Self::Why(args) => args.run(session).await,
             Self::Source(command) => command.run(session).await,
             Self::Show(args) => {

@@ -11,6 +11,7 @@ mod ctrl_c;
 mod example;
 mod follow;
 mod isolation_arg;
+mod quotas;
 mod quote;
 mod read_spec;
 mod spec_args;
@@ -22,6 +23,7 @@ mod wiring_args;
 pub use cancel::RequestCancelArgs;
 pub use example::RequestExampleArgs;
 pub use follow::{Change, Followed, Follower};
+pub use quotas::QuotasArgs;
 pub use quote::QuoteArgs;
 pub use read_spec::read_spec;
 pub(crate) use spec_args::OUTPUT;
@@ -149,7 +151,7 @@ impl RequestCommand {
             Self::Example(args) => args.run(),
             Self::Explain(args) => {
                 let mut client = RequestServiceClient::new(session.channel()?);
-                let request = v1::ExplainRequestRequest { request: args.request.clone() };
+                let request = v1::ExplainRequestRequest { request: args.request.clone(), seek_alternatives: true };
                 session.print(&Explanation::from(call(client.explain_request(request)).await?))
             }
         }

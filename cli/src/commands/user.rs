@@ -319,6 +319,9 @@ fn roles_text(id: &SpiffeId, roles: &Roles) -> String {
     if roles.broker_operator {
         parts.push("broker operator".to_owned());
     }
+    if roles.planner {
+        parts.push("planner".to_owned());
+    }
     parts.extend(roles.institutions_operated.iter().map(|name| format!("operator of {name}")));
     parts.extend(roles.tenants.iter().map(|(tenant, role)| format!("{} of tenant {tenant}", role.as_str())));
     format!("policy makes {id}: {}", parts.join(", "))
@@ -374,6 +377,7 @@ mod tests {
         let roles = Roles {
             federation_admin: true,
             broker_operator: true,
+            planner: false,
             institutions_operated: BTreeSet::from(["polytechnic".to_owned()]),
             tenants: BTreeMap::from([("poly-ml".to_owned(), TenantRole::Submitter)]),
         };

@@ -44,6 +44,8 @@ pub(super) struct CallerRights {
     pub(super) maintainer: bool,
     /// Whether the caller may invite brokers.
     broker_operator: bool,
+    /// Whether the caller is a planner.
+    planner: bool,
     /// Institutions whose clusters the caller operates.
     pub(super) institutions: Vec<String>,
     /// Tenants in which the caller has a role.
@@ -83,6 +85,7 @@ impl CallerRights {
             policy_in_force: answer.policy_in_force,
             maintainer: answer.maintainer,
             broker_operator: answer.broker_operator,
+            planner: answer.planner,
             institutions: answer.institutions,
             tenants: answer.tenants.into_iter().map(rights).collect(),
         })
@@ -90,7 +93,7 @@ impl CallerRights {
 
     /// Whether policy gives the caller no role at all.
     pub(super) fn has_no_role(&self) -> bool {
-        let has_right = self.maintainer || self.broker_operator;
+        let has_right = self.maintainer || self.broker_operator || self.planner;
         self.kind == "user" && !has_right && self.institutions.is_empty() && self.tenants.is_empty()
     }
 
@@ -114,7 +117,8 @@ impl CallerRights {
         let operator = (self.broker_operator && self.policy_in_force).then(|| "broker operator".to_owned());
         let word = if self.kind == "cluster" { "cluster of" } else { "operator of" };
         let institutions = (!self.institutions.is_empty()).then(|| format!("{word} {}", self.institutions.join(", ")));
-        let roles: Vec<String> = maintainer.into_iter().chain(operator).chain(institutions).collect();
+        let planner = self.planner.then(|| "planner".to_owned());
+        let roles: Vec<String> = maintainer.into_iter().chain(operator).chain(planner).chain(institutions).collect();
         if roles.is_empty() && self.has_no_role() { "none".to_owned() } else { roles.join("; ") }
     }
 }
@@ -181,6 +185,7 @@ pub(super) mod tests {
             policy_in_force: true,
             maintainer: false,
             broker_operator: false,
+            planner: false,
             institutions: Vec::new(),
             tenants: vec![TenantRights {
                 tenant: "poly-ml".to_owned(),

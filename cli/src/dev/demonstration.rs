@@ -115,7 +115,7 @@ async fn submit(alice: &Session, timeline: &mut Timeline) -> Result<Lease, Failu
         duration_ms: 3_600_000,
         allow_donors: vec![DONOR.to_owned()],
         delivery: v1::Delivery::Namespace.into(),
-        purpose: "comity dev".to_owned(),
+        note: "comity dev".to_owned(),
         ..v1::RequestSpec::default()
     };
     let channel = alice.channel()?;
@@ -164,7 +164,7 @@ async fn with_explanation(
     request: &str,
     failure: Failure,
 ) -> Failure {
-    let explain = v1::ExplainRequestRequest { request: request.to_owned() };
+    let explain = v1::ExplainRequestRequest { request: request.to_owned(), seek_alternatives: false };
     match call(client.explain_request(explain)).await {
         Ok(why) => {
             let donors = why.donors.iter().map(|donor| format!("{}: {}; {}", donor.donor, donor.reason, donor.unblock));

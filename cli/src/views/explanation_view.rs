@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::donor_verdict::{DonorVerdict, donors_table};
 use super::earliest_start::EarliestStart;
+use super::quote_view::Alternative;
 use super::reclaimed_leases::Reclaims;
 use super::request_view::Request;
 use super::value::{non_empty, non_zero};
@@ -25,6 +26,9 @@ pub struct Explanation {
     pub position: Option<QueuePosition>,
     /// Leases that are being reclaimed for it, or would be next.
     pub reclaims: Option<Reclaims>,
+    /// Request templates from which a request could start sooner, the soonest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub alternatives: Vec<Alternative>,
     /// Revision of the state that this describes.
     pub revision: u64,
 }
@@ -109,6 +113,7 @@ impl From<v1::ExplainRequestResponse> for Explanation {
             donors: response.donors.into_iter().map(DonorVerdict::from).collect(),
             position: response.position.map(QueuePosition::from),
             reclaims: response.reclaims.map(Reclaims::from),
+            alternatives: response.alternatives.into_iter().map(Alternative::from).collect(),
             revision: response.revision,
         }
     }
@@ -124,6 +129,7 @@ impl Answer for Explanation {
         ];
         head.extend(self.position.iter().flat_map(|position| position.fields(self.reclaims.as_ref(), now_ms)));
         head.extend(self.reclaims.iter().map(|it| ("Reclaimed", it.summary(now_ms))));
+        head.extend(self.alternatives.iter().map(|it| ("Instead", it.summary(now_ms))));
         fields(&head).gap().then(donors_table(&self.donors))
     }
 }

@@ -1,9 +1,13 @@
 //! Policy bundles: checked, applied, in force.
 
+mod commit_judged;
 mod plan_sheet;
+mod policy_history;
 mod policy_plan;
+mod policy_pushed;
 mod policy_source;
 mod policy_tests;
+mod reservation;
 
 use comity_proto::v1;
 use serde::Serialize;
@@ -12,12 +16,16 @@ use super::value::{non_empty, non_zero};
 use crate::output::{Answer, Column, Sheet, columns, fields};
 use crate::units::age;
 
+pub use commit_judged::{CommitJudged, DocumentChanged, MissingSignature, RollbackPlanned};
+pub use policy_history::{PolicyHistory, PolicyInForce};
 pub use policy_plan::{
-    BorrowingEffect, CapacityEffect, DocumentChange, FieldChange, InstitutionEffect, LeaseEffect, PolicyPlan,
-    PolicyPlanned, QueuePlace, RequestEffect,
+    BorrowingEffect, CapacityEffect, CohortEffect, CohortTerms, DocumentChange, FieldChange, InstitutionEffect,
+    LeaseEffect, PolicyPlan, PolicyPlanned, QueuePlace, RequestEffect,
 };
+pub use policy_pushed::PolicyPushed;
 pub use policy_source::{PolicyPullFailure, PolicySourceShown};
 pub use policy_tests::{ExpectedDifference, PolicyTested, ScenarioResult};
+pub use reservation::Reservation;
 
 /// One problem or warning of a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -4,7 +4,7 @@ use comity_proto::v1;
 use serde::Serialize;
 
 use super::value::{non_empty, non_zero};
-use crate::output::{Column, Sheet, columns};
+use crate::output::{Answer, Column, Sheet, columns};
 use crate::units::{format_milli, format_time};
 
 /// A limit of a quota, and what counts against it.
@@ -89,11 +89,30 @@ impl QuotaUse {
     }
 }
 
+/// The limits of quotas, and what is in use.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Quotas {
+    /// The limits, by document.
+    pub items: Vec<QuotaUse>,
+    /// Revision that they describe.
+    pub revision: u64,
+}
+
+impl Answer for Quotas {
+    fn table(&self, _now_ms: u64) -> Sheet {
+        table_of(&self.items, "no quota counts your tenants")
+    }
+}
+
 /// A row per limit; empty without any.
 pub(super) fn quotas_table(quotas: &[QuotaUse]) -> Sheet {
-    if quotas.is_empty() {
-        return Sheet::default();
-    }
+    if quotas.is_empty() { Sheet::default() } else { table_of(quotas, "") }
+}
+
+/// What a request needs has a column only where there is one.
+fn table_of(quotas: &[QuotaUse], none: &str) -> Sheet {
+    let has_needs = quotas.iter().any(|quota| quota.needs_milli > 0);
     let has_cohorts = quotas.iter().any(|quota| quota.cohort.is_some());
     let of_cohort = |quota: &QuotaUse, milli| if quota.cohort.is_some() { format_milli(milli) } else { String::new() };
     let row = |quota: &QuotaUse| {
@@ -106,8 +125,8 @@ pub(super) fn quotas_table(quotas: &[QuotaUse]) -> Sheet {
         if has_cohorts {
             row.extend([of_cohort(quota, quota.borrowed_milli), of_cohort(quota, quota.lent_milli)]);
         }
+        row.extend(has_needs.then(|| format_milli(quota.needs_milli)));
         row.extend([
-            format_milli(quota.needs_milli),
             quota.left_text(),
             quota.period_end_ms.and_then(format_time).unwrap_or_default(),
             quota.by.clone(),
@@ -119,13 +138,13 @@ pub(super) fn quotas_table(quotas: &[QuotaUse]) -> Sheet {
     if has_cohorts {
         heads.extend([Column::text("borrowed").rank(4), Column::text("lent").rank(4)]);
     }
+    heads.extend(has_needs.then(|| Column::text("needs")));
     heads.extend([
-        Column::text("needs"),
-        Column::text("left after"),
+        Column::text(if has_needs { "left after" } else { "left" }),
         Column::text("until").rank(3),
         Column::prose("by").rank(1),
     ]);
-    columns(&heads, quotas.iter().map(row).collect(), "")
+    columns(&heads, quotas.iter().map(row).collect(), none)
 }
 
 #[cfg(test)]

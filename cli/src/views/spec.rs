@@ -185,6 +185,8 @@ pub struct RequestSpec {
     pub spread_donors: bool,
     /// Datasets that the work reads.
     pub data: Vec<DataNeed>,
+    /// Purpose for which it reads them.
+    pub purpose: Option<String>,
     /// Length of the lease in milliseconds; 0 for the federation's default.
     pub duration_ms: u64,
     /// Donors that may serve it; empty for any.
@@ -195,8 +197,8 @@ pub struct RequestSpec {
     pub delivery: Known<Delivery>,
     /// Namespace on the origin for the kubeconfig Secret, or whose pods may run on the virtual node.
     pub target_namespace: Option<String>,
-    /// Purpose in the caller's words.
-    pub purpose: Option<String>,
+    /// The caller's words.
+    pub note: Option<String>,
     /// Priority class.
     pub priority: Option<String>,
     /// Opening of the start window; 0 for immediately.
@@ -276,6 +278,7 @@ impl From<Option<v1::RequestSpec>> for RequestSpec {
             delivery,
             target_namespace: non_empty(spec.target_namespace),
             purpose: non_empty(spec.purpose),
+            note: non_empty(spec.note),
             priority: non_empty(spec.priority),
             not_before_ms: spec.not_before_ms,
             start_by_ms: spec.start_by_ms,

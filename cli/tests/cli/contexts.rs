@@ -130,7 +130,7 @@ fn a_private_key_in_an_argument_is_refused_and_hides_no_rest_of_the_error() {
     let home = tempfile::tempdir().unwrap();
     let line = "MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgevZzL1gdAFr88hb2\n";
     let key = format!("-----BEGIN PRIVATE KEY-----\n{}-----END PRIVATE KEY-----", line.repeat(3));
-    let [purpose, namespace] = ["--purpose", "--namespace"].map(|flag| format!("{flag}={key}"));
+    let [note, namespace] = ["--note", "--namespace"].map(|flag| format!("{flag}={key}"));
     let submit = ["request", "submit", "--tenant", "t", "--origin", "o", "--class", "c", "--gpus", "1"];
     let submit = |more| [&submit[..], &[more]].concat();
     for args in [
@@ -138,7 +138,7 @@ fn a_private_key_in_an_argument_is_refused_and_hides_no_rest_of_the_error() {
         vec!["request", "show", "--", &key],
         vec!["cluster", "show", "--", &key],
         vec!["user", "revoke", "--dry-run", "--", &key],
-        submit(&purpose),
+        submit(&note),
         submit(&namespace),
     ] {
         for format in ["table", "json"] {

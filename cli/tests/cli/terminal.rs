@@ -40,6 +40,21 @@ fn what_a_refused_command_line_repeats_does_not_steer_the_terminal() {
 }
 
 #[test]
+fn on_a_terminal_a_refused_command_line_has_no_escapes_of_its_arguments() {
+    let has_script = std::process::Command::new("script").arg("--version").output().is_ok();
+    let missing = if has_script { Vec::new() } else { vec!["`script` of util-linux".to_owned()] };
+    if !comity_testkit::requirements::met("a command line on a terminal", &missing) {
+        return;
+    }
+    let typed = "al\u{1b}[31mice\u{1b}]0;title\u{7}";
+    let command = format!("{} user revoke '{typed}' --dry-run", env!("CARGO_BIN_EXE_comity"));
+    let output = std::process::Command::new("script").args(["-qec", &command, "/dev/null"]).output().unwrap();
+    let shown = stdout(&output);
+    assert!(shown.contains("error: ") && shown.contains("ice"), "{shown:?}");
+    assert!(!shown.contains("al\u{1b}[31m") && !shown.contains("\u{1b}]0;"), "{shown:?}");
+}
+
+#[test]
 fn short_help_is_shorter_than_full_help() {
     let lines = |flag: &str| stdout(&run(&["request", "submit", flag])).lines().count();
     assert!(lines("-h") < lines("--help"));

@@ -136,7 +136,7 @@ pub fn policy_files(size: Size, rules: &[TwinRule]) -> Vec<SourceFile> {
         let classes = list("c", classes);
         let spec = format!(
             "borrowers: {borrowers}\n  lenders: {lenders}\n  classes: {classes}\n  maxGpus: {MAX_UNDER_AGREEMENT}\n  from: \
-             2026-01-01\n  until: 2035-12-31\n  purpose: Research"
+             2026-01-01\n  until: 2035-12-31\n  description: Research"
         );
         documents.push(document("Agreement", &format!("agreement-{agreement}"), &spec));
     }

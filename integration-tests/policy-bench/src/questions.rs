@@ -48,6 +48,8 @@ impl Question {
             duration_ms: self.duration_s * 1_000,
             notice_ms: None,
             now_ms: NOW_MS,
+            data: &[],
+            purpose: "",
             in_use,
         }
     }

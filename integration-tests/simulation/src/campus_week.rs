@@ -1,5 +1,5 @@
-//! A week of the campus of `policy/campus`: sessions have its 64 GPUs by day, and training by night. Both weeks contain a
-//! change of the clocks.
+//! A week of the campus of `policy/campus`: sessions have its 64 GPUs by day, training by night, and on Tuesday morning
+//! a lecture has eight of them reserved. Both weeks contain a change of the clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -32,6 +32,12 @@ const PATIENCE: u64 = HOUR;
 const WAITING_TRAINING: usize = 6;
 /// The working day in Zurich, in milliseconds of the day.
 const WORK: std::ops::Range<u64> = 8 * HOUR..18 * HOUR;
+/// The lecture's time in Zurich on Tuesday, by which it has its GPUs reserved.
+const LECTURE: std::ops::Range<u64> = 9 * HOUR..12 * HOUR;
+/// GPUs of the lecture, one for each of its requests.
+const LECTURE_GPUS: u64 = 8;
+/// The number of Tuesday among the days from Thursday on.
+const TUESDAY: usize = 5;
 
 /// A week from Thursday to Thursday, in Zurich.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +68,8 @@ pub struct CampusDay {
     pub sessions_milli: u64,
     /// Most thousandths of GPUs that training held at a time.
     pub training_milli: u64,
+    /// Most thousandths of GPUs that the lecture held at a time.
+    pub lecture_milli: u64,
 }
 
 /// The days of a week, and what went wrong.
@@ -71,7 +79,7 @@ pub struct CampusReport {
     pub days: Vec<CampusDay>,
     /// Leases that got notice because the working day was about to begin.
     pub reclaimed: usize,
-    /// Leases that were held when their tenants may have none.
+    /// Leases that were held when their tenants may have none, and GPUs that the lecture lacked in its time.
     pub violations: BTreeSet<String>,
 }
 
@@ -112,6 +120,11 @@ impl CampusWeek {
         // Thursday is 0, so Saturday and Sunday are 2 and 3.
         !matches!(day, 2 | 3) && WORK.contains(&time)
     }
+
+    fn is_lecture(self, at: u64) -> bool {
+        let (day, time) = self.day_and_time(at);
+        day == TUESDAY && LECTURE.contains(&time)
+    }
 }
 
 struct Campus {
@@ -120,6 +133,7 @@ struct Campus {
     donor: ClusterId,
     origin: ClusterId,
     courses: TenantId,
+    lecture: TenantId,
     training: TenantId,
     class: ClassName,
     trainings: u64,
@@ -144,6 +158,7 @@ impl Campus {
             donor,
             origin,
             courses: TenantId::parse("courses", "tenant")?,
+            lecture: TenantId::parse("lecture", "tenant")?,
             training: TenantId::parse("training", "tenant")?,
             class: ClassName::parse("mid", "class")?,
             trainings: 0,
@@ -175,7 +190,13 @@ impl Campus {
         for request in gone {
             self.broker.cancel(request)?;
         }
-        let (_, time) = self.week.day_and_time(now.0);
+        let (day, time) = self.week.day_and_time(now.0);
+        if day == TUESDAY && time == LECTURE.start {
+            for _ in 0..LECTURE_GPUS {
+                let duration = LECTURE.end - LECTURE.start;
+                self.submit_one(self.lecture.clone(), 1, Share::Whole, duration, None)?;
+            }
+        }
         if (7 * HOUR..WORK.end).contains(&time) {
             for _ in self.broker.state.queued_of(&self.courses)..WAITING_SESSIONS {
                 let duration = 3 * HOUR + u64::try_from(random.below(4)).unwrap_or(0) * STEP;
@@ -241,8 +262,11 @@ impl Campus {
         let Some(held) = self.broker.state.leases.get(&lease) else { return };
         let (day, time) = self.week.day_and_time(self.broker.now().0);
         let Some(day) = report.days.get_mut(day) else { return };
-        let first = if held.tenant == self.courses { &mut day.first_session } else { &mut day.first_training };
-        first.get_or_insert(time / MINUTE);
+        if held.tenant == self.courses {
+            day.first_session.get_or_insert(time / MINUTE);
+        } else if held.tenant == self.training {
+            day.first_training.get_or_insert(time / MINUTE);
+        }
     }
 
     /// Counts what is held, and by whom it must not be.
@@ -252,13 +276,18 @@ impl Campus {
         let mut held: BTreeMap<&TenantId, u64> = BTreeMap::new();
         for (id, lease) in self.broker.state.live_leases().filter(|(_, lease)| lease.occupies()) {
             *held.entry(&lease.tenant).or_default() += lease.placement.milli();
-            if is_working != (lease.tenant == self.courses) {
+            if is_working == (lease.tenant == self.training) {
                 report.violations.insert(format!("{} holds {id} at {:?}", lease.tenant, self.week.day_and_time(now)));
             }
         }
+        let of = |tenant: &TenantId| held.get(tenant).copied().unwrap_or(0);
+        if self.week.is_lecture(now) && of(&self.lecture) < LECTURE_GPUS * 1_000 {
+            let at = self.week.day_and_time(now);
+            report.violations.insert(format!("the lecture has {} thousandths at {at:?}", of(&self.lecture)));
+        }
         let (day, _) = self.week.day_and_time(now);
         let Some(day) = report.days.get_mut(day) else { return };
-        let of = |tenant: &TenantId| held.get(tenant).copied().unwrap_or(0);
+        day.lecture_milli = day.lecture_milli.max(of(&self.lecture));
         day.sessions_milli = day.sessions_milli.max(of(&self.courses));
         day.training_milli = day.training_milli.max(of(&self.training));
     }

@@ -70,9 +70,9 @@ async fn watch_isolation(group: &Group) -> Result<Isolated> {
     };
     let (called, metric) = tokio::try_join!(called, told)?;
     let began = Instant::now();
-    let (purpose, tenant) = ((MEANWHILE + 1).to_string(), permanent_tenant());
+    let (note, tenant) = ((MEANWHILE + 1).to_string(), permanent_tenant());
     let submitted = ["request", "submit", "--tenant", &tenant, "--origin", SILENT_ORIGIN, "--class", CLASS];
-    let more = ["--gpus", "1", "--purpose", &purpose, "--queue-anyway"];
+    let more = ["--gpus", "1", "--note", &note, "--queue-anyway"];
     command.json("alice", &[&submitted[..], &more].concat()).await?;
     let took = began.elapsed();
     let alone = submit(&group.channel_to("alice", group.member(leader)?)?, MEANWHILE + 2).await;

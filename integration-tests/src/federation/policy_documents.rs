@@ -43,7 +43,7 @@ pub(crate) fn institution(name: &str, clusters: &[String]) -> String {
 /// An agreement of institutions.
 pub(crate) fn agreement(borrowers: &[String], lenders: &[String]) -> String {
     let spec = format!(
-        "  borrowers: [{}]\n  lenders: [{}]\n  classes: [{CLASS}]\n  purpose: tests\n",
+        "  borrowers: [{}]\n  lenders: [{}]\n  classes: [{CLASS}]\n  description: tests\n",
         borrowers.join(", "),
         lenders.join(", ")
     );

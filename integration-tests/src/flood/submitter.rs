@@ -100,7 +100,7 @@ pub(super) fn spec(cluster: &str, gpus: u32) -> v1::RequestSpec {
         topology: Some(v1::Topology { same_node: gpus <= 8, ..v1::Topology::default() }),
         duration_ms: 3_600_000,
         delivery: v1::Delivery::Namespace.into(),
-        purpose: "flood".to_owned(),
+        note: "flood".to_owned(),
         ..v1::RequestSpec::default()
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn spec(number: usize, origins: usize) -> v1::RequestSpec {
         topology: Some(v1::Topology { same_node: true, ..v1::Topology::default() }),
         duration_ms: 24 * 3_600 * 1_000,
         delivery: v1::Delivery::Namespace.into(),
-        purpose: "training of a language model".to_owned(),
+        note: "training of a language model".to_owned(),
         ..v1::RequestSpec::default()
     }
 }

@@ -65,11 +65,12 @@ pub enum AttackKind {
     HidePolicy,
     RollBackPolicy,
     DenySignatures,
+    SendKeptData,
 }
 
 impl AttackKind {
     /// All kinds.
-    pub const ALL: [Self; 54] = [
+    pub const ALL: [Self; 55] = [
         Self::SwapPeering,
         Self::RelabelInstitution,
         Self::SwapIdentityKeyOfOrigin,
@@ -124,6 +125,7 @@ impl AttackKind {
         Self::HidePolicy,
         Self::RollBackPolicy,
         Self::DenySignatures,
+        Self::SendKeptData,
     ];
 
     /// Its name in reports.
@@ -184,6 +186,7 @@ impl AttackKind {
             Self::HidePolicy => "hide-policy",
             Self::RollBackPolicy => "roll-back-policy",
             Self::DenySignatures => "deny-signatures",
+            Self::SendKeptData => "send-kept-data",
         }
     }
 
@@ -279,6 +282,7 @@ impl AttackKind {
             Self::HidePolicy => drop(round.hide_policy()),
             Self::RollBackPolicy => drop(round.roll_back_policy()),
             Self::DenySignatures => drop(round.deny_signatures()),
+            Self::SendKeptData => drop(round.send_kept_data()),
         }
     }
 }
@@ -297,6 +301,6 @@ mod tests {
         for kinds in [one, other] {
             assert_eq!(kinds.into_iter().collect::<BTreeSet<_>>(), AttackKind::ALL.into());
         }
-        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 54);
+        assert_eq!(AttackKind::ALL.map(AttackKind::name).into_iter().collect::<BTreeSet<_>>().len(), 55);
     }
 }

@@ -12,7 +12,7 @@ use comity_proto::v1::{lease_report, peering_report};
 
 use crate::watch::now_ms;
 
-pub(crate) use signed_history::{FORGED_TENANT, FORMER_TENANT, POLICY_FOLDER, SignedHistory};
+pub(crate) use signed_history::{FORGED_TENANT, FORMER_TENANT, KEPT_DATASET, POLICY_FOLDER, SignedHistory};
 pub(crate) use told_history::ToldHistory;
 
 /// The cluster that borrows.

@@ -47,6 +47,8 @@ const LONGEST_TERM_MS: u64 = 3_600_000;
 const LONG_VALIDITY: Duration = Duration::from_secs(3_600);
 /// Limit of a wait for something that takes well under a second on an idle machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
+/// Time in which the broker can show the commit that it names.
+const SHOWN_WITHIN: Duration = Duration::from_secs(3);
 
 /// Pause before another lease is granted in place of one that ended.
 const GRANT_PAUSE: Duration = Duration::from_millis(500);
@@ -196,7 +198,7 @@ impl HostileFederation {
             };
             if let Some(history) = self.broker.signed_history() {
                 let (commit, folder) = (Some(history.first.parse()?), POLICY_FOLDER.parse()?);
-                config.signed_policy = SignedPolicySettings { commit, folder };
+                config.signed_policy = SignedPolicySettings { commit, folder, shown_within: SHOWN_WITHIN };
             }
             config.reserve = LocalReserve { gpus_per_node: RESERVED_PER_NODE, ..LocalReserve::default() };
         }

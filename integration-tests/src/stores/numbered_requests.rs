@@ -35,7 +35,7 @@ pub(crate) fn tenant(number: u64) -> String {
     format!("tenant-{number}")
 }
 
-/// Request number `number` for a tenant; its purpose is its number.
+/// Request number `number` for a tenant; its note is its number.
 pub(crate) fn request_of(tenant: &str, number: u64, start_by_ms: u64) -> v1::SubmitRequestRequest {
     let spec = v1::RequestSpec {
         tenant: tenant.to_owned(),
@@ -51,7 +51,7 @@ pub(crate) fn request_of(tenant: &str, number: u64, start_by_ms: u64) -> v1::Sub
         topology: Some(v1::Topology { same_node: true, ..v1::Topology::default() }),
         duration_ms: 3_600_000,
         delivery: v1::Delivery::Namespace.into(),
-        purpose: number.to_string(),
+        note: number.to_string(),
         start_by_ms,
         ..v1::RequestSpec::default()
     };
@@ -66,10 +66,10 @@ pub(crate) fn request_of(tenant: &str, number: u64, start_by_ms: u64) -> v1::Sub
 /// The number that a client gave a request.
 ///
 /// # Errors
-/// When its purpose is no number.
+/// When its note is no number.
 pub(crate) fn number_of(request: &v1::Request) -> Result<u64> {
-    let purpose = &request.spec.as_ref().context("a request has a spec")?.purpose;
-    purpose.parse().with_context(|| format!("request of the purpose {purpose:?}"))
+    let note = &request.spec.as_ref().context("a request has a spec")?.note;
+    note.parse().with_context(|| format!("request with the note {note:?}"))
 }
 
 /// The numbers of all requests that `filter` selects, read linearizably, page by page.

@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 60] = [
+const MODULES: [(&str, &str); 62] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -69,6 +69,8 @@ const MODULES: [(&str, &str); 60] = [
     ("cainjector/go.mod", include_str!("../go/cainjector/go.mod")),
     ("cainjector/go.sum", include_str!("../go/cainjector/go.sum")),
     ("cainjector/main.go", include_str!("../go/cainjector/main.go")),
+    ("gitops/go.mod", include_str!("../go/gitops/go.mod")),
+    ("gitops/go.sum", include_str!("../go/gitops/go.sum")),
     ("wireguard/go.mod", include_str!("../go/wireguard/go.mod")),
     ("wireguard/go.sum", include_str!("../go/wireguard/go.sum")),
     ("wireguard/tools.go", include_str!("../go/wireguard/tools.go")),
@@ -258,6 +260,17 @@ impl Binaries {
         Self::get(&["--cert-manager"], programs.collect()).await
     }
 
+    /// As [`Binaries::ensure`] for [`Needs::ControlPlane`], and the CustomResourceDefinitions of Flux and Argo CD.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binaries::ensure`].
+    pub async fn with_gitops() -> Result<Self, BinariesError> {
+        let control_plane = Needs::ControlPlane.programs(LiqoVersion::default());
+        let programs = control_plane.into_iter().chain([GITOPS.to_owned()]);
+        Self::get(&["--gitops"], programs.collect()).await
+    }
+
     /// Runs the script with `options`, and checks that it got `programs`.
     async fn get(options: &[&str], programs: Vec<String>) -> Result<Self, BinariesError> {
         let cache = cache_folder().ok_or(BinariesError::NoCache)?;
@@ -303,6 +316,7 @@ impl Binaries {
     }
 }
 
+const GITOPS: &str = "gitops-crds.yaml";
 const ETCD: [&str; 1] = ["etcd"];
 const CONTROL_PLANE: [&str; 5] = ["kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"];
 const REAL_NODES: [&str; 6] = ["kubelet", "kube-proxy", "pause", "probe", "dra-driver", "line"];

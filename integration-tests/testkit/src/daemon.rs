@@ -159,7 +159,7 @@ pub(crate) fn spawn(command: Command) -> io::Result<Child> {
 }
 
 /// The last lines of a file, as far as it can be read.
-fn tail(path: &Path) -> String {
+pub(crate) fn tail(path: &Path) -> String {
     let bytes = fs::read(path).unwrap_or_default();
     last_lines(&String::from_utf8_lossy(&bytes[bytes.len().saturating_sub(TAIL_BYTES)..]))
 }

@@ -1,5 +1,8 @@
 //! Writes container images as docker-archive files for `ctr images import`, from one static program or a folder.
 
+pub(crate) mod canary_image;
+pub(crate) mod python_image;
+
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;

@@ -61,7 +61,6 @@
 //! | `CI=true` | a test that cannot run here fails instead of saying so (see [`requirements`]) |
 
 pub mod binaries;
-mod canary_image;
 pub mod control_plane;
 mod daemon;
 pub mod etcd_group;
@@ -70,32 +69,35 @@ mod kubeconfig;
 mod kubectl;
 pub mod liqo_controllers;
 mod mig_manager;
+mod oci_registry;
 mod pki;
 mod port;
 mod process;
-mod python_image;
 pub mod real_clusters;
 pub mod requirements;
+mod signed_git;
 mod simulated_node;
 mod tenant_attempts;
 pub mod timing;
 
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
-pub use canary_image::{CANARY_IMAGE, missing_for_canary_image, write_canary_image};
 pub use control_plane::{
     CertManager, CertManagerError, Component, ControlPlane, ControlPlaneConfig, ControlPlaneError,
 };
 pub use etcd_group::{ClientPem, EtcdGroup, EtcdGroupError};
+pub use image::canary_image::{CANARY_IMAGE, missing_for_canary_image, write_canary_image};
+pub use image::python_image::{PYTHON_IMAGE, missing_for_python_image, write_python_image};
 pub use kubectl::KubectlError;
 pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};
 pub use mig_manager::MigLayouts;
+pub use oci_registry::OciRegistry;
 pub use pki::PkiError;
 pub use process::{SweepError, sweep_stale};
-pub use python_image::{PYTHON_IMAGE, missing_for_python_image, write_python_image};
 pub use real_clusters::{
     Board, Cni, GpuBox, LimitsEnforcement, Line, LiqoCluster, LiqoConfig, MigStrategy, RealCluster, RealClusters,
     RealClustersConfig, RealClustersError, SharedName, VisibleDevices, Where,
 };
+pub use signed_git::SignedGit;
 pub use simulated_node::SimulatedNode;
 pub use tenant_attempts::{AttackedLease, Attempt, Protection, Refusal};
 

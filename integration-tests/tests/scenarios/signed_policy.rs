@@ -1,10 +1,10 @@
 //! Donors that verify the signed policy by themselves: whoever holds a broker cannot change their terms.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource, until};
+use comity_testkit::SignedGit;
 
 use crate::OrLogs as _;
 use crate::inventories::inventory;
@@ -12,24 +12,18 @@ use crate::inventories::inventory;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A repository with the example policy, which requires the signatures of its maintainer and of the donor's institution.
-struct SignedExamples(tempfile::TempDir);
+struct SignedExamples {
+    repository: SignedGit,
+    _home: tempfile::TempDir,
+}
 
 impl SignedExamples {
     fn new() -> Self {
-        let author = Self(tempfile::tempdir().unwrap());
-        for person in ["ingrid", "centre"] {
-            let made = Command::new("ssh-keygen")
-                .args(["-q", "-t", "ed25519", "-N", "", "-C", person, "-f"])
-                .arg(author.0.path().join(person))
-                .status();
-            assert!(made.unwrap().success());
-        }
-        let policy = FederationConfig::with_example_policy().policy;
-        copy(&policy, &author.policy());
-        author.git(&["init", "--quiet", "--initial-branch", "main"]);
-        let key = |person: &str| {
-            std::fs::read_to_string(author.0.path().join(format!("{person}.pub"))).unwrap().trim().to_owned()
-        };
+        let home = tempfile::tempdir().unwrap();
+        let repository = SignedGit::init(home.path(), &["ingrid", "centre"]).unwrap();
+        let author = Self { repository, _home: home };
+        copy(&FederationConfig::with_example_policy().policy, &author.policy());
+        let key = |person: &str| author.repository.key(person).unwrap();
         let signatures = format!(
             "spec:\n  signatures: {{required: true, maintainersNeeded: 1}}\n  commitKeys:\n    - {{maintainer: \
              spiffe://comity.example/user/ingrid, key: {}}}\n",
@@ -43,42 +37,20 @@ impl SignedExamples {
     }
 
     fn repository(&self) -> PathBuf {
-        self.0.path().join("repository")
+        self.repository.path()
     }
 
     fn policy(&self) -> PathBuf {
         self.repository().join("policy")
     }
 
-    fn git(&self, arguments: &[&str]) -> String {
-        let output = Command::new("git")
-            .current_dir(self.repository())
-            .env("HOME", self.0.path())
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .args(["-c", "user.name=A", "-c", "user.email=a@x", "-c", "gpg.format=ssh"])
-            .args(arguments)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
-    }
-
     fn commit(&self, signer: &str, message: &str) -> String {
-        let sign = format!("-S{}", self.0.path().join(signer).display());
-        self.git(&["add", "."]);
-        self.git(&["commit", "--quiet", "-m", message, &sign]);
-        self.git(&["rev-parse", "HEAD"])
+        self.repository.commit(Some(signer), message).unwrap()
     }
 
     fn edit(&self, file: &str, from: &str, to: &str) {
-        edit(&self.policy().join(file), from, to);
+        self.repository.edit(&format!("policy/{file}"), from, to).unwrap();
     }
-}
-
-fn edit(path: &Path, from: &str, to: &str) {
-    let text = std::fs::read_to_string(path).unwrap();
-    assert!(text.contains(from), "{} has no {from}", path.display());
-    std::fs::write(path, text.replacen(from, to, 1)).unwrap();
 }
 
 fn copy(from: &Path, to: &Path) {
@@ -104,11 +76,26 @@ async fn in_force(federation: &Federation, commit: &str) {
     .or_logs(federation);
 }
 
+async fn submit(federation: &Federation, duration: &str) -> String {
+    let who = ["request", "submit", "--queue-anyway", "--tenant", "poly-ml", "--origin", "polytech-campus"];
+    let what = ["--class", "frontier", "--gpus", "1", "--duration", duration];
+    let request = federation.comity(&[&who[..], &what].concat()).await.or_logs(federation);
+    request["id"].as_str().unwrap().to_owned()
+}
+
+/// Submits a request, and waits until its lease is active.
+async fn active(federation: &Federation, duration: &str) -> String {
+    let request = submit(federation, duration).await;
+    let lease = federation.lease_of(&request).await.or_logs(federation);
+    federation.lease_in(&lease, "active", PATIENCE).await.or_logs(federation);
+    lease
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stolen_broker_widens_a_donors_terms_and_the_donor_does_not_lend_by_them() {
     let author = SignedExamples::new();
     let first = author.commit("ingrid", "as it is in force");
-    let config = FederationConfig { brokers: 1, policy: author.policy(), ..FederationConfig::with_example_policy() };
+    let config = FederationConfig { brokers: 3, policy: author.policy(), ..FederationConfig::with_example_policy() };
     let mut federation = Federation::start(config).await.unwrap();
     let repository = author.repository();
     let set = ["policy", "source", "set", repository.to_str().unwrap(), "--folder", "policy", "--interval", "5s"];
@@ -123,34 +110,23 @@ async fn a_stolen_broker_widens_a_donors_terms_and_the_donor_does_not_lend_by_th
         federation.join(spec).await.or_logs(&federation);
     }
     federation.all_connected().await.or_logs(&federation);
-    let submit = async |duration: &str| {
-        let who = ["request", "submit", "--queue-anyway", "--tenant", "poly-ml", "--origin", "polytech-campus"];
-        let what = ["--class", "frontier", "--gpus", "1", "--duration", duration];
-        let request = federation.comity(&[&who[..], &what].concat()).await.or_logs(&federation);
-        request["id"].as_str().unwrap().to_owned()
-    };
-    let active = async |duration: &str| {
-        let request = submit(duration).await;
-        let lease = federation.lease_of(&request).await.or_logs(&federation);
-        federation.lease_in(&lease, "active", PATIENCE).await.or_logs(&federation);
-        lease
-    };
     // By the pinned commit, and by what its owner signed later.
-    let kept = active("1h").await;
+    let kept = active(&federation, "1h").await;
     author.edit("clusters/ncc-main.yaml", "maxLeaseDuration: 4h", "maxLeaseDuration: 8h");
     let second = author.commit("centre", "lend for longer");
     in_force(&federation, &second).await;
-    let long = active("6h").await;
+    let long = active(&federation, "6h").await;
     federation.comity(&["lease", "release", &long, "--yes"]).await.or_logs(&federation);
 
     // Whoever holds a broker's certificate may apply any policy.
     let forged = federation.dir().join("forged");
+    author.edit("clusters/ncc-main.yaml", "maxLeaseDuration: 8h", "maxLeaseDuration: 2d");
     copy(&author.policy(), &forged);
-    edit(&forged.join("clusters/ncc-main.yaml"), "maxLeaseDuration: 8h", "maxLeaseDuration: 2d");
+    author.repository.git(&["checkout", "--quiet", "--", "policy"]).unwrap();
     copy(&federation.broker_dir(1).join("identity"), &federation.dir().join("user-thief"));
     let apply = ["policy", "apply", forged.to_str().unwrap(), "--force", "--yes"];
     federation.comity_as("thief", &apply).await.or_logs(&federation);
-    submit("20h").await;
+    let refused_request = submit(&federation, "20h").await;
     let refused = until("the donor to refuse", PATIENCE, async || {
         let log = federation.log_of("ncc-main")?;
         Ok(log.lines().find(|line| line.contains("code=\"signed-policy\"")).map(str::to_owned))
@@ -159,5 +135,16 @@ async fn a_stolen_broker_widens_a_donors_terms_and_the_donor_does_not_lend_by_th
     .or_logs(&federation);
     assert!(refused.contains("signed-policy") && refused.contains("clusters/ncc-main.yaml:"), "{refused}");
     assert!(refused.contains(&second[..12]), "by the commit that its owner signed: {refused}");
+    federation.lease_in(&kept, "active", PATIENCE).await.or_logs(&federation);
+
+    // As a standby replica after a failover, the agent knows the verified commit and lacks its documents.
+    // Fails if the request has failed by itself, after its last try.
+    let _ = federation.comity(&["request", "cancel", &refused_request, "--yes"]).await;
+    federation.kill_agent("ncc-main").await.unwrap();
+    let documents = federation.agent_dir("ncc-main").join("signed-policy.json");
+    std::fs::remove_file(&documents).unwrap();
+    federation.start_agent("ncc-main").unwrap();
+    active(&federation, "2h").await;
+    assert!(documents.exists(), "a broker showed them");
     federation.lease_in(&kept, "active", PATIENCE).await.or_logs(&federation);
 }

@@ -5,6 +5,8 @@ use crate::object_id::ObjectId;
 
 /// The trailer with which a signed commit approves an earlier one.
 const APPROVES: &str = "approves:";
+/// The trailer with which a commit of another history names the bundle that it replaces.
+const REPLACES: &str = "replaces:";
 /// Headers with signatures: of this repository, and of its twin with SHA-256.
 const SIGNATURE_HEADER: &[u8] = b"gpgsig";
 
@@ -21,6 +23,8 @@ pub struct Commit {
     pub signed: Vec<u8>,
     /// The commits that it approves, by full id.
     pub approves: Vec<ObjectId>,
+    /// Hashes of bundles that it replaces.
+    pub replaces: Vec<String>,
 }
 
 /// Why an object is no commit.
@@ -77,8 +81,10 @@ impl Commit {
             signature = Some(header.unfolded());
             signed.drain(header.start..header.end);
         }
-        let approves = approvals(message)?;
-        Ok(Self { tree, parents, signature, signed, approves })
+        // An abbreviated id approves nothing: it may come to mean another commit.
+        let approves = trailers(message, APPROVES)?.iter().filter_map(|id| id.parse().ok()).collect();
+        let replaces = trailers(message, REPLACES)?;
+        Ok(Self { tree, parents, signature, signed, approves, replaces })
     }
 
     /// Whether it joins branches.
@@ -138,23 +144,22 @@ fn id(hex: &[u8]) -> Option<ObjectId> {
     std::str::from_utf8(hex).ok()?.parse().ok()
 }
 
-/// The trailers `Approves:` of the message's last paragraph. An abbreviated id approves nothing: it may come to mean
-/// another commit.
-fn approvals(message: &[u8]) -> Result<Vec<ObjectId>, MalformedCommit> {
+/// The values of trailers of one name in the message's last paragraph.
+fn trailers(message: &[u8], name: &str) -> Result<Vec<String>, MalformedCommit> {
     let message = String::from_utf8_lossy(message);
     let last = message.trim_end().rsplit("\n\n").next().unwrap_or_default();
-    let mut approved = Vec::new();
+    let mut values = Vec::new();
     for line in last.lines() {
-        let Some((name, value)) = line.split_at_checked(APPROVES.len()) else { continue };
-        if !name.eq_ignore_ascii_case(APPROVES) {
+        let Some((found, value)) = line.split_at_checked(name.len()) else { continue };
+        if !found.eq_ignore_ascii_case(name) {
             continue;
         }
-        if approved.len() == MAX_APPROVALS {
+        if values.len() == MAX_APPROVALS {
             return Err(MalformedCommit::TooLarge);
         }
-        approved.extend(value.trim().parse::<ObjectId>().ok());
+        values.push(value.trim().to_owned());
     }
-    Ok(approved)
+    Ok(values)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::fmt;
 use std::rc::Rc;
 
 use comity_policy::{
-    Agreement, Bundle, Cluster, Federation, GpuClass, Institution, Kind, PriorityClass, Quota, QuotaSubject,
-    RequestTemplate, Rule, Schedule, Tenant,
+    Agreement, Bundle, Cluster, Dataset, Federation, GpuClass, Institution, Kind, PriorityClass, Quota, QuotaSubject,
+    RequestTemplate, Reservation, Rule, Schedule, Tenant,
 };
 
 /// Kind and name of a document.
@@ -38,7 +38,9 @@ pub enum DocumentSpec {
     PriorityClass(PriorityClass),
     RequestTemplate(Box<RequestTemplate>),
     Schedule(Schedule),
+    Reservation(Reservation),
     Rule(Rule),
+    Dataset(Dataset),
 }
 
 /// Documents by kind and name.
@@ -64,7 +66,8 @@ impl Documents {
         }
         add_all!(
             institutions => Institution, clusters => Cluster, tenants => Tenant, classes => GpuClass, quotas => Quota,
-            agreements => Agreement, priorities => PriorityClass, schedules => Schedule, rules => Rule
+            agreements => Agreement, priorities => PriorityClass, schedules => Schedule,
+            reservations => Reservation, rules => Rule, datasets => Dataset
         );
         for document in bundle.templates.values() {
             let spec = DocumentSpec::RequestTemplate(Box::new(document.spec.clone()));
@@ -100,6 +103,23 @@ impl Documents {
             Some(DocumentSpec::Tenant(tenant)) => Some(&tenant.institution),
             _ => None,
         }
+    }
+
+    /// The institution whose terms a cluster lends on.
+    #[must_use]
+    pub fn institution_of_donor(&self, cluster: &str) -> Option<&str> {
+        match self.get(&DocumentKey { kind: Kind::Cluster, name: cluster.to_owned() }) {
+            Some(DocumentSpec::Cluster(cluster)) => Some(&cluster.institution),
+            _ => None,
+        }
+    }
+
+    /// The reservations.
+    pub(crate) fn reservations(&self) -> impl Iterator<Item = &Reservation> {
+        self.iter().filter_map(|(_, spec)| match spec {
+            DocumentSpec::Reservation(reservation) => Some(reservation),
+            _ => None,
+        })
     }
 
     /// The institution that a quota limits, or whose tenant it limits.

@@ -14,7 +14,7 @@ use crate::object_store::{ObjectStore, StoreError};
 use crate::pending::{Ledger, Signed};
 use crate::policy_folder::{PolicyFolder, folder_tree, policy_files};
 use crate::signature::{self, Signature};
-use crate::signer::{KnownKey, Signer, known_keys};
+use crate::signer::{KnownKey, Signer, known_keys, locked_out};
 use crate::verdict::{Accepted, Reason, Refused, Verdict};
 
 /// What is in force.
@@ -24,6 +24,10 @@ pub struct InForce<'b> {
     pub bundle: &'b Bundle,
     /// Its commit. Without one the head is compared with the bundle, as if the bundle were its parent.
     pub commit: Option<ObjectId>,
+    /// The first commit of this history that came into force. On branches that a merge brings in, only signatures of
+    /// commits that descend from it count: an older one was signed for a history that is no longer in force. `None`
+    /// counts all.
+    pub began: Option<ObjectId>,
     /// Institutions that left the federation.
     pub departed: &'b BTreeSet<String>,
 }
@@ -39,10 +43,17 @@ pub fn judge(
     head: ObjectId,
     now_ms: u64,
 ) -> Result<Verdict, StoreError> {
-    judge_within(store, folder, in_force, head, now_ms, MAX_COMPILED_BYTES)
+    let verdict = judge_within(store, folder, in_force, head, now_ms, MAX_COMPILED_BYTES)?;
+    if let Verdict::Accepted(accepted) = &verdict
+        && let Some(who) = locked_out(&Documents::of(in_force.bundle), &Documents::of(&accepted.bundle), now_ms)
+    {
+        return Ok(Verdict::Refused(Refused { commit: head, reason: Reason::LockedOut { who } }));
+    }
+    Ok(verdict)
 }
 
-/// As [`judge`], for who has less memory: with at most so many bytes of policy over all versions, which are held compiled.
+/// Like [`judge`], for agents: with a smaller limit on the bytes of policy that it compiles and holds, and without
+/// [`Reason::LockedOut`], because keys may have ended since the brokers accepted them.
 ///
 /// # Errors
 /// As [`judge`].
@@ -59,18 +70,20 @@ pub fn judge_within(
     }
     let refused = |commit: ObjectId, reason: Reason| Ok(Verdict::Refused(Refused { commit, reason }));
     let history = match in_force.commit {
-        Some(base) => match History::between(store, base, head)? {
+        Some(base) => match History::between(store, base, in_force.began, head)? {
             Ok(history) => history,
             Err(reason) => return refused(head, reason),
         },
         None => {
             let commit = history::commit(store, head)?;
-            History { new: BTreeMap::from([(head, commit)]), line: vec![head] }
+            History { new: BTreeMap::from([(head, commit)]), line: vec![head], older: BTreeSet::new() }
         }
     };
     let versions = Versions { store, folder, seen: BTreeMap::new(), bytes: 0 };
     let ledger = Ledger::new(Documents::of(in_force.bundle), in_force.departed.clone());
-    let walk = Walk { versions, history: &history, ledger, now_ms, max_bytes };
+    // Otherwise a maintainer could bring back an owner's older terms, which the owner signed at that time.
+    let replaced = in_force.commit.is_none().then(|| in_force.bundle.hash.clone());
+    let walk = Walk { versions, history: &history, ledger, now_ms, max_bytes, replaced };
     match walk.up_to(in_force.commit, head)? {
         Ok((bundle, departed)) => {
             let commits = history.new.len();
@@ -95,6 +108,13 @@ pub fn policy_at(
         Ok((bundle, _)) => Ok(bundle.clone()),
         Err(reason) => Err(Refused { commit, reason: reason.clone() }),
     })
+}
+
+/// The institutions that left the federation up to a bundle, for a bundle that nobody signs.
+#[must_use]
+pub fn departed_after(before: &BTreeSet<String>, in_force: &Bundle, next: &Bundle) -> BTreeSet<String> {
+    let named = before.iter().chain(in_force.institutions.keys());
+    named.filter(|name| !next.institutions.contains_key(*name)).cloned().collect()
 }
 
 /// The policy of a commit, or why it has none.
@@ -141,6 +161,8 @@ struct Walk<'w> {
     ledger: Ledger,
     now_ms: u64,
     max_bytes: usize,
+    /// In another history: the hash of the bundle that its head has to name.
+    replaced: Option<String>,
 }
 
 /// The bundle of the head and the institutions that left, or the commit and the reason of a refusal.
@@ -153,7 +175,12 @@ impl Walk<'_> {
         for id in &self.history.line {
             let Some(commit) = self.history.new.get(id) else { continue };
             let keys = known_keys(self.ledger.accepted());
-            let own = signature::check(commit, &keys, self.now_ms);
+            let own = match (signature::check(commit, &keys, self.now_ms), &self.replaced) {
+                (Signature::By(signer), Some(hash)) if !commit.replaces.contains(hash) => {
+                    Signature::NoReplaces(signer, hash.clone())
+                }
+                (own, _) => own,
+            };
             if let Signature::By(signer) = &own {
                 let signers = BTreeSet::from([signer.clone()]);
                 for approved in &commit.approves {
@@ -188,7 +215,14 @@ impl Walk<'_> {
             };
             mainline = Some(*id);
         }
-        Ok(at_head.and_then(|(bundle, documents)| Ok((bundle, self.ledger.conclude(&documents)?))))
+        let replaced = self.replaced;
+        Ok(at_head.and_then(|(bundle, documents)| match self.ledger.conclude(&documents) {
+            Ok(departed) => Ok((bundle, departed)),
+            Err((commit, Reason::Unsigned { changes, more, .. })) => {
+                Err((commit, Reason::Unsigned { changes, more, replaces: replaced }))
+            }
+            Err(refused) => Err(refused),
+        }))
     }
 
     /// What signed commits changed on the branches that a merge brings in. Their keys are judged by what is accepted
@@ -201,7 +235,8 @@ impl Walk<'_> {
     ) -> Result<Vec<BranchChange>, StoreError> {
         let brought_in = self.history.brought_in(merge, mainline);
         let mut signers: BTreeMap<ObjectId, BTreeSet<Signer>> = BTreeMap::new();
-        for (id, commit) in brought_in.iter().filter_map(|id| Some((id, self.history.new.get(id)?))) {
+        let counting = brought_in.iter().filter(|id| !self.history.older.contains(id));
+        for (id, commit) in counting.filter_map(|id| Some((id, self.history.new.get(id)?))) {
             if let Signature::By(signer) = signature::check(commit, keys, self.now_ms) {
                 for signed in commit.approves.iter().chain([id]) {
                     signers.entry(*signed).or_default().insert(signer.clone());

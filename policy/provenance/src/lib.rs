@@ -32,7 +32,7 @@ mod verdict;
 
 pub use commit::{Commit, MalformedCommit};
 pub use documents::{DocumentKey, DocumentSpec, Documents};
-pub use judge::{InForce, judge, judge_within, policy_at};
+pub use judge::{InForce, departed_after, judge, judge_within, policy_at};
 pub use object_id::{InvalidObjectId, ObjectId};
 pub use object_kind::ObjectKind;
 pub use object_store::{ObjectStore, StoreError};

@@ -16,5 +16,15 @@ pub const MAX_COMPILED_BYTES: usize = 256 * 1024 * 1024;
 pub const MAX_APPROVALS: usize = 64;
 /// Unsigned changes that a refusal names; the others are counted.
 pub const MAX_NAMED_CHANGES: usize = 10;
+/// Bytes of all objects of one history that a broker shows an agent, as of one fetch.
+pub const MAX_SHOWN_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes that a shown object takes beside its content, so that a flood of empty ones is bounded too.
+const SHOWN_OBJECT_BYTES: usize = 128;
 /// Institutions that left, whose names only several maintainers give to another one.
 pub const MAX_DEPARTED: usize = 1_000;
+
+/// Bytes of [`MAX_SHOWN_BYTES`] that an object takes.
+#[must_use]
+pub fn shown_bytes(content: &[u8]) -> usize {
+    content.len().saturating_add(SHOWN_OBJECT_BYTES)
+}

@@ -46,7 +46,7 @@ pub fn visit_objects(
     if let Some(base) = from.filter(|base| *base != to) {
         commits.insert(base);
         // A head that does not descend has no new commits, and what was read shows that.
-        if let Ok(history) = History::between(&shown, base, to)? {
+        if let Ok(history) = History::between(&shown, base, None, to)? {
             commits.extend(history.new.keys());
             // What a branch changed is compared with where it began.
             commits.extend(history.new.values().flat_map(|commit| &commit.parents));

@@ -3,10 +3,12 @@
 //! | documents | who signs |
 //! |---|---|
 //! | GpuClass, PriorityClass, RequestTemplate, Schedule, Rule | a maintainer |
+//! | Schedule of a Reservation | a maintainer, and the institutions of the reservation's clusters |
 //! | Federation | a maintainer; several for a change of maintainers, broker operators, their keys or `signatures` |
 //! | Institution | a maintainer admits and removes it; else the institution, and for its `weight` a maintainer too |
-//! | Cluster, Tenant, Quota | their institution; if they move, both |
+//! | Cluster, Tenant, Quota, Dataset | their institution; if they move, both |
 //! | Quota that joins a cohort, or may borrow more there | the institutions of all other members, too |
+//! | Reservation | the institutions of all its clusters; each alone may take its own clusters out |
 //! | Agreement | every institution that it names; one of two alone may narrow or end it, and each may leave it |
 //!
 //! Maintainers sign for an institution that lists no `commitKeys`. A maintainer who removes an institution may remove its
@@ -15,6 +17,7 @@
 mod agreements;
 mod cohorts;
 mod lending;
+mod reservations;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -133,11 +136,13 @@ pub fn requirement(
     let (old, new) = (before.get(key), after.get(key));
     match key.kind {
         Kind::Federation => change.of_federation(old, new),
-        Kind::GpuClass | Kind::PriorityClass | Kind::RequestTemplate | Kind::Schedule | Kind::Rule => {
+        Kind::GpuClass | Kind::PriorityClass | Kind::RequestTemplate | Kind::Rule => {
             Requirement::one(Owner::Maintainers(1))
         }
+        Kind::Schedule => Requirement::one(Owner::Maintainers(1)).and(&change.donors_that_reserve_during(&key.name)),
+        Kind::Reservation => change.of_reservation(old, new),
         Kind::Institution => change.of_institution(&key.name, old, new),
-        Kind::Cluster => change.of_possession(old, new),
+        Kind::Cluster | Kind::Dataset => change.of_possession(old, new),
         Kind::Tenant => change.of_possession(old, new).and(&change.peers_of_moved_tenant(&key.name, old, new)),
         Kind::Quota => change.of_possession(old, new).and(&change.peers_of_quota(&key.name, old, new)),
         Kind::Agreement => change.of_agreement(old, new),
@@ -221,6 +226,7 @@ impl Change<'_> {
         let owner_of = |spec: &DocumentSpec, documents: &Documents| match spec {
             DocumentSpec::Cluster(cluster) => Some(cluster.institution.clone()),
             DocumentSpec::Tenant(tenant) => Some(tenant.institution.clone()),
+            DocumentSpec::Dataset(dataset) => Some(dataset.institution.clone()),
             DocumentSpec::Quota(quota) => documents.institution_of_quota(quota).map(str::to_owned),
             _ => None,
         };

@@ -104,7 +104,7 @@ impl Ledger {
         };
         let (commit, more) = (first.commit, changes.len().saturating_sub(MAX_NAMED_CHANGES));
         changes.truncate(MAX_NAMED_CHANGES);
-        Err((commit, Reason::Unsigned { changes, more }))
+        Err((commit, Reason::Unsigned { changes, more, replaces: None }))
     }
 
     /// Whether more institutions left than are remembered.

@@ -31,6 +31,8 @@ pub(crate) enum Signature {
     UnknownKey(String),
     /// It is by a key whose time is over.
     Expired(Signer),
+    /// The commit begins another history, and its message has no `Replaces:` with this hash, of the bundle in force.
+    NoReplaces(Signer, String),
 }
 
 impl fmt::Display for Signature {
@@ -45,6 +47,11 @@ impl fmt::Display for Signature {
             Self::UnknownKey(fingerprint) => {
                 write!(f, "it is signed by the key {fingerprint}, which no `commitKeys` of the policy in force lists")
             }
+            Self::NoReplaces(signer, hash) => write!(
+                f,
+                "it is signed by {signer}, but the signature may be old: the first commit of another history must end \
+                 with `Replaces: {hash}`"
+            ),
             Self::Expired(signer) => write!(f, "it is signed by {signer}, with a key whose `until` is over"),
         }
     }
@@ -69,10 +76,10 @@ pub(crate) fn check(commit: &Commit, keys: &[KnownKey], now_ms: u64) -> Signatur
     if by.verify(NAMESPACE, &commit.signed, &signature).is_err() {
         return Signature::Wrong;
     }
-    let Some(known) = keys.iter().find(|known| known.key.key_data() == signature.public_key()) else {
+    let Some(known) = keys.iter().find(|known| known.public.key_data() == signature.public_key()) else {
         return Signature::UnknownKey(by.fingerprint(HashAlg::Sha256).to_string());
     };
-    if known.until_ms.is_some_and(|until| now_ms > until) {
+    if !known.key.is_valid_at(now_ms) {
         return Signature::Expired(known.signer.clone());
     }
     Signature::By(known.signer.clone())

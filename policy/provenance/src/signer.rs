@@ -1,8 +1,9 @@
 //! Who signs commits, and with which keys.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
-use comity_policy::{CommitKey, Kind};
+use comity_policy::{CommitKey, Federation, Kind};
 use ssh_key::PublicKey;
 
 use crate::documents::{DocumentSpec, Documents};
@@ -27,9 +28,10 @@ impl fmt::Display for Signer {
 
 /// A key that the policy names.
 pub(crate) struct KnownKey {
-    pub(crate) key: PublicKey,
+    pub(crate) public: PublicKey,
+    /// As the policy has it.
+    pub(crate) key: CommitKey,
     pub(crate) signer: Signer,
-    pub(crate) until_ms: Option<u64>,
 }
 
 /// The keys of all signers that documents name.
@@ -37,7 +39,7 @@ pub(crate) fn known_keys(documents: &Documents) -> Vec<KnownKey> {
     let mut found = Vec::new();
     let mut note = |key: &CommitKey, signer: Signer| {
         if let Ok(public) = PublicKey::from_openssh(&key.key) {
-            found.push(KnownKey { key: public, signer, until_ms: key.until_ms });
+            found.push(KnownKey { public, key: key.clone(), signer });
         }
     };
     for (key, spec) in documents.iter() {
@@ -59,4 +61,28 @@ pub(crate) fn known_keys(documents: &Documents) -> Vec<KnownKey> {
         }
     }
     found
+}
+
+/// Names who would have too few valid keys after a change; `None` if nobody would.
+pub(crate) fn locked_out(before: &Documents, after: &Documents, now_ms: u64) -> Option<String> {
+    let federation = after.federation().filter(|federation| federation.signatures.required)?;
+    let counting = known_keys(after).into_iter().filter(|known| known.key.is_valid_at(now_ms));
+    let counting: BTreeSet<Signer> = counting.map(|known| known.signer).collect();
+    let maintainers = counting.iter().filter(|signer| matches!(signer, Signer::Maintainer(_))).count();
+    let rules = |it: &Federation| (it.commit_keys.clone(), it.maintainers.clone(), it.signatures);
+    if maintainers < federation.signatures.maintainers_needed as usize
+        && before.federation().map(rules) != Some(rules(federation))
+    {
+        let needed = federation.signatures.maintainers_needed;
+        return Some(format!(
+            "{maintainers} of {needed} needed maintainers would have a key whose `until` is not over"
+        ));
+    }
+    after.iter().find_map(|(key, spec)| {
+        let DocumentSpec::Institution(institution) = spec else { return None };
+        let is_new = before.institution(&key.name).is_none_or(|held| held.commit_keys != institution.commit_keys);
+        let is_locked =
+            is_new && !institution.commit_keys.is_empty() && !counting.contains(&Signer::Institution(key.name.clone()));
+        is_locked.then(|| format!("institution `{}` would have no key whose `until` is not over", key.name))
+    })
 }

@@ -75,9 +75,16 @@ pub enum Reason {
         changes: Vec<UnsignedChange>,
         /// Further ones.
         more: usize,
+        /// In another history: the hash that the head's message names as `Replaces:`.
+        replaces: Option<String>,
     },
     /// Too many institutions have left.
     TooManyDepartures,
+    /// Nobody could sign a later change.
+    LockedOut {
+        /// Who, and why.
+        who: String,
+    },
 }
 
 /// A change that lacks a signature.
@@ -111,6 +118,7 @@ impl Reason {
             Self::NoFolder(_) | Self::NoBundle(_) | Self::Problems(_) => "invalid",
             Self::Unsigned { .. } => "unsigned",
             Self::TooManyDepartures => "departures",
+            Self::LockedOut { .. } => "locked-out",
         }
     }
 }
@@ -131,7 +139,8 @@ impl Refused {
         let commit = self.commit;
         match &self.reason {
             Reason::Rollback { .. } => {
-                "push a new commit: `git revert` what shall no longer hold, and sign it as any change".to_owned()
+                "push a new commit: `comity policy rollback`, or `git revert` what shall no longer hold, and sign it"
+                    .to_owned()
             }
             Reason::Diverged { in_force } => format!(
                 "push a branch that contains {in_force} (`git reflog` finds it), and revert by new commits; if the \
@@ -140,14 +149,25 @@ impl Refused {
             Reason::TooLong { .. } => {
                 "push fewer commits at a time, and wait for each push to come into force".to_owned()
             }
-            Reason::NoFolder(_) => "commit the policy there, or set the source again with another `--path`".to_owned(),
+            Reason::NoFolder(_) => {
+                "commit the policy there, or set the source again with another `--folder`".to_owned()
+            }
             Reason::NoBundle(_) | Reason::Problems(_) => {
                 "run `comity policy check` on the folder, mend all problems, and push a new commit".to_owned()
             }
+            Reason::Unsigned { replaces: Some(hash), .. } => format!(
+                "let somebody who may sign for all these changes sign the head: `git commit --allow-empty -S -m Replace \
+                 --trailer 'Replaces: {hash}'`; or push the documents in force first, and the changes after that"
+            ),
             Reason::Unsigned { .. } => format!(
                 "let the owner sign: `git commit --allow-empty -S -m Approve --trailer 'Approves: {commit}'`; or revert \
                  the change"
             ),
+            Reason::LockedOut { .. } => {
+                "take back the commit that changes these keys (`git reset`, forced push): no later commit mends it. Then \
+                 give the keys a later `until`, or name others"
+                    .to_owned()
+            }
             Reason::TooManyDepartures => "admit departed institutions again, or ask for a higher bound".to_owned(),
         }
     }
@@ -174,12 +194,13 @@ impl fmt::Display for Refused {
                     None => Ok(()),
                 }
             }
-            Reason::Unsigned { changes, more } => {
+            Reason::Unsigned { changes, more, .. } => {
                 for (index, change) in changes.iter().enumerate() {
                     write!(f, "{}{change}", if index == 0 { "" } else { "; " })?;
                 }
                 if *more > 0 { write!(f, "; and {more} further changes") } else { Ok(()) }
             }
+            Reason::LockedOut { who } => write!(f, "after commit {commit} {who}"),
             Reason::TooManyDepartures => {
                 write!(f, "commit {commit}: more than {} institutions have left", crate::limits::MAX_DEPARTED)
             }

@@ -34,7 +34,76 @@ impl CohortDebt<'_> {
     }
 }
 
+/// A member that borrows, and what leases take of it, in milli-GPU.
+struct Borrower<'b> {
+    member: &'b CohortMember,
+    borrowed_milli: u64,
+    taken_milli: u64,
+}
+
+impl Borrower<'_> {
+    fn counts(&self, lease: &LeaseUse<'_>) -> bool {
+        self.member.counts(lease.tenant, lease.institution, lease.class)
+    }
+
+    /// Whether the other leases would not reach what it borrows, without one of this size.
+    fn needs(&self, gpus_milli: u64) -> bool {
+        self.taken_milli.saturating_sub(gpus_milli) < self.borrowed_milli
+    }
+}
+
 impl QuotaDebt<'_> {
+    /// Positions of the first of these leases, at most `most`, that together take only what members borrow: each is needed
+    /// for that, because without it the others of its member do not reach what the member borrows.
+    #[must_use]
+    pub fn only_borrowed(&self, leases: &[LeaseUse<'_>], most: usize) -> Vec<usize> {
+        let mut borrowers = self.borrowers();
+        let mut taken: Vec<(usize, u64, Vec<usize>)> = Vec::new();
+        for (position, lease) in leases.iter().enumerate() {
+            if taken.len() == most {
+                break;
+            }
+            let milli = lease.gpus_milli;
+            let of: Vec<usize> = (0..borrowers.len()).filter(|at| borrowers[*at].counts(lease)).collect();
+            of.iter().for_each(|at| borrowers[*at].taken_milli += milli);
+            taken.push((position, milli, of));
+            if taken.iter().all(|(_, milli, of)| of.iter().any(|at| borrowers[*at].needs(*milli))) {
+                continue;
+            }
+            for at in taken.pop().into_iter().flat_map(|(.., of)| of) {
+                borrowers[at].taken_milli -= milli;
+            }
+        }
+        taken.into_iter().map(|(position, ..)| position).collect()
+    }
+
+    /// Whether each of these leases is needed for what its member borrows.
+    #[must_use]
+    pub fn takes_only_borrowed(&self, leases: &[LeaseUse<'_>]) -> bool {
+        self.only_borrowed(leases, leases.len()).len() == leases.len()
+    }
+
+    /// Whether `lease`, one of `leases`, is needed for what its member borrows.
+    #[must_use]
+    pub fn needs(&self, lease: &LeaseUse<'_>, leases: &[LeaseUse<'_>]) -> bool {
+        let borrowers = self.borrowers().into_iter().filter(|borrower| borrower.counts(lease));
+        borrowers.into_iter().any(|mut borrower| {
+            let counted = leases.iter().filter(|other| borrower.counts(other));
+            borrower.taken_milli = counted.map(|other| other.gpus_milli).fold(0, u64::saturating_add);
+            borrower.needs(lease.gpus_milli)
+        })
+    }
+
+    fn borrowers(&self) -> Vec<Borrower<'_>> {
+        let members = self.cohorts.iter().flat_map(|debt| &debt.borrowers);
+        let borrowers = members.map(|(member, used)| Borrower {
+            member,
+            borrowed_milli: member.borrowed_part(*used),
+            taken_milli: 0,
+        });
+        borrowers.collect()
+    }
+
     /// Whether a lease counts for a member that borrows what is missing.
     #[must_use]
     pub fn is_owed_by(&self, lease: &LeaseUse<'_>) -> bool {

@@ -29,13 +29,11 @@ impl<'b> CohortStanding<'b> {
         let (cohort, nominal_milli) = (spec.cohort.as_ref()?, spec.max_concurrent_gpus_milli?);
         let shared_milli = bundle.cohorts.shared_milli(&cohort.name);
         let used_of_shared = facts.in_use.cohorts.map_or(0, |cohorts| cohorts.shared_milli(&cohort.name));
-        let lent_by_others = shared_milli.saturating_sub(spec.lends_milli());
-        let borrows = cohort.borrowing_limit_milli.unwrap_or(u64::MAX).min(lent_by_others);
         Some(Self {
             cohort,
             nominal_milli,
             used_milli: milli_of(facts.in_use.of_quota(&spec.subject, false), |class| spec.covers_class(class)),
-            most_milli: nominal_milli.saturating_add(borrows),
+            most_milli: nominal_milli.saturating_add(bundle.cohorts.borrows_milli(spec)),
             own_milli: nominal_milli.saturating_sub(spec.lends_milli()),
             idle_milli: shared_milli.saturating_sub(used_of_shared),
         })

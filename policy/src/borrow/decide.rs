@@ -2,6 +2,7 @@
 
 use super::citations::Citations;
 use super::cohort_standing::CohortStanding;
+use super::datasets::{check_datasets, cite_agreement};
 use super::denials::{CheckResult, Headroom, deny, deny_duration, deny_request_size};
 use super::find_agreement::find_agreement;
 use super::gpu_time::check_gpu_time;
@@ -53,9 +54,11 @@ fn decide<'b>(
     check_federation_limits(bundle, facts)?;
     let donor = check_donor(bundle, facts, citations)?;
     check_terms_cover(bundle, facts, &tenant.spec.institution, donor)?;
+    check_datasets(bundle, facts, donor, citations)?;
     let agreement = find_agreement(bundle, facts, &tenant.spec.institution, &donor.spec.institution)?;
     if let Some(agreement) = agreement {
         citations.push(|| agreement.cite("classes"));
+        cite_agreement(bundle, facts, agreement, citations);
     }
     check_rules(bundle, facts, (tenant, donor, agreement), citations)?;
     check_quotas(bundle, facts, tenant, citations)?;

@@ -1,5 +1,6 @@
 //! Finds the agreement that permits a lease.
 
+use super::datasets::check_agreement_allows_data;
 use super::denials::{CheckResult, Headroom, deny};
 use super::{BorrowFacts, Denial, DenyCode};
 use crate::amounts::{show_duration, show_time};
@@ -28,7 +29,7 @@ pub(super) fn find_agreement<'b>(
             other_classes.push(agreement.cite("classes"));
             continue;
         }
-        match check_agreement(facts, agreement) {
+        match check_agreement(bundle, facts, agreement) {
             Ok(()) => return Ok(Some(agreement)),
             Err(denial) => {
                 if best.as_ref().is_none_or(|best| usefulness(denial.code) > usefulness(best.code)) {
@@ -51,15 +52,18 @@ pub(super) fn find_agreement<'b>(
 /// Orders denials by how close the agreement came to permitting the lease; those that pass by themselves come first.
 const fn usefulness(code: DenyCode) -> u8 {
     match code {
-        DenyCode::AgreementExhausted => 5,
-        DenyCode::AgreementNotBegun => 4,
-        DenyCode::RequestTooLarge => 3,
-        DenyCode::AgreementEndsTooSoon => 2,
+        DenyCode::AgreementExhausted => 6,
+        DenyCode::AgreementNotBegun => 5,
+        DenyCode::RequestTooLarge => 4,
+        DenyCode::AgreementEndsTooSoon => 3,
+        DenyCode::AgreementExcludesData => 2,
         _ => 1,
     }
 }
 
-fn check_agreement(facts: &BorrowFacts<'_>, agreement: &Document<Agreement>) -> CheckResult<()> {
+fn check_agreement(bundle: &Bundle, facts: &BorrowFacts<'_>, agreement: &Document<Agreement>) -> CheckResult<()> {
+    // What never passes comes first: nobody should wait for an agreement to begin that excludes the data.
+    check_agreement_allows_data(bundle, facts, agreement)?;
     let name = &agreement.name;
     if let Some(from) = agreement.spec.from_ms
         && facts.now_ms < from

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use comity_types::Delivery;
+
 use super::cohort_standing::CohortStanding;
 use super::gpu_time::Limit;
-use super::{BorrowFacts, milli_of};
+use super::{BorrowFacts, InUse, milli_of};
 use crate::amounts::GPU_HOUR;
 use crate::bundle::Bundle;
 use crate::calendar::{CalendarPeriod, TimeSpan};
 use crate::documents::{DocRef, Document, Quota, QuotaSubject};
 
-/// Limits that are shown.
+/// Limits that are shown with a request.
 const MAX_SHOWN: usize = 64;
 /// Periods of one limit that are shown: the present one, and the next ones that the lease touches.
 const MAX_PERIODS_SHOWN: usize = 3;
@@ -38,7 +40,7 @@ pub struct QuotaUse {
     pub cohort: Option<CohortShare>,
 }
 
-/// What a quota has of its cohort, and the cohort of it.
+/// What a quota borrows of its cohort, lends to it, and may still use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CohortShare {
     /// The cohort.
@@ -77,12 +79,40 @@ impl Bundle {
     /// The limits of quotas in force that count a lease, by the names of the quotas.
     #[must_use]
     pub fn quota_uses(&self, facts: &BorrowFacts<'_>) -> Vec<QuotaUse> {
+        let mut uses = self.uses_of(facts, |quota| quota.spec.covers_class(facts.class));
+        uses.truncate(MAX_SHOWN);
+        uses
+    }
+
+    /// The limits of quotas in force that count a tenant, as they stand for a user without a further lease.
+    #[must_use]
+    pub fn tenant_quotas(&self, tenant: &str, user: &str, now_ms: u64, in_use: InUse<'_>) -> Vec<QuotaUse> {
+        let facts = BorrowFacts {
+            tenant,
+            user,
+            now_ms,
+            in_use,
+            origin_cluster: "",
+            donor_cluster: "",
+            class: "",
+            gpus_milli: 0,
+            beside_milli: 0,
+            delivery: Delivery::default(),
+            duration_ms: 0,
+            notice_ms: None,
+            data: &[],
+            purpose: "",
+        };
+        self.uses_of(&facts, |_| true)
+    }
+
+    fn uses_of(&self, facts: &BorrowFacts<'_>, counts: impl Fn(&Document<Quota>) -> bool) -> Vec<QuotaUse> {
         let is_in_force = |quota: &&Document<Quota>| {
             let phase = quota.spec.when.as_ref().and_then(|when| self.phase_of(when, facts.now_ms));
             phase.is_none_or(|phase| phase.is_open)
         };
-        let covering = self.quotas_of(facts.tenant).filter(|quota| quota.spec.covers_class(facts.class));
-        let uses = covering.filter(is_in_force).flat_map(|quota| {
+        let counting = self.quotas_of(facts.tenant).filter(|quota| counts(quota));
+        let uses = counting.filter(is_in_force).flat_map(|quota| {
             let mut uses: Vec<QuotaUse> = Vec::new();
             for per_user in [false, true].into_iter().filter(|per_user| !(*per_user && facts.user.is_empty())) {
                 uses.extend(self.concurrent(quota, facts, per_user));
@@ -90,7 +120,7 @@ impl Bundle {
             }
             uses
         });
-        uses.take(MAX_SHOWN).collect()
+        uses.collect()
     }
 
     /// The limit on GPUs at a time.

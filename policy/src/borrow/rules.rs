@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 
 use cel::Context;
 use cel::common::value::Val;
-use comity_types::{Delivery, LeaseTreatment};
+use comity_types::{DataNeed, Delivery, LeaseTreatment};
 
 use super::citations::Citations;
 use super::denials::{CheckResult, deny};
@@ -30,6 +30,10 @@ pub struct PreferenceFacts<'f> {
     pub delivery: Delivery,
     /// Duration of its leases, in milliseconds.
     pub duration_ms: u64,
+    /// Datasets that it reads.
+    pub data: &'f [DataNeed],
+    /// The purpose for which it reads them; empty for none.
+    pub purpose: &'f str,
 }
 
 /// What rules see of a lease. Unknown texts are empty, unknown numbers 0.
@@ -39,6 +43,8 @@ struct RuleFacts<'f> {
     request_milli: u64,
     duration_ms: u64,
     delivery: Delivery,
+    data: &'f [DataNeed],
+    purpose: &'f str,
     tenant: &'f Document<Tenant>,
     institution: Option<&'f Document<Institution>>,
     donor: &'f Document<Cluster>,
@@ -83,6 +89,8 @@ impl Bundle {
             request_milli: facts.gpus_milli,
             duration_ms: facts.duration_ms,
             delivery: facts.delivery,
+            data: facts.data,
+            purpose: facts.purpose,
             tenant,
             institution: self.institutions.get(&tenant.spec.institution),
             donor,
@@ -179,6 +187,8 @@ impl<'f> RuleFacts<'f> {
             request_milli: facts.request_milli(),
             duration_ms: facts.duration_ms,
             delivery: facts.delivery,
+            data: facts.data,
+            purpose: facts.purpose,
             tenant,
             institution: bundle.institutions.get(&tenant.spec.institution),
             donor,
@@ -196,6 +206,8 @@ impl<'f> RuleFacts<'f> {
             RuleField::RequestGpus => gpus(self.request_milli),
             RuleField::RequestDurationSeconds => RuleValue::whole(self.duration_ms.div_ceil(1_000)),
             RuleField::RequestDelivery => RuleValue::Text(self.delivery.as_str()),
+            RuleField::RequestData => RuleValue::Datasets(self.data),
+            RuleField::RequestPurpose => RuleValue::Text(self.purpose),
             RuleField::TenantName => RuleValue::Text(&self.tenant.name),
             RuleField::TenantWeight => RuleValue::whole(self.tenant.spec.weight.into()),
             RuleField::InstitutionName => RuleValue::Text(&self.tenant.spec.institution),

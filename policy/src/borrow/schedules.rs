@@ -19,8 +19,8 @@ impl Bundle {
         })
     }
 
-    /// The next time after `after_ms` at which time alone changes a decision: a schedule opens or closes, an agreement
-    /// begins or ends, or the period of a quota ends. In milliseconds since 1970.
+    /// The next time after `after_ms` at which time alone changes a decision: a schedule opens or closes, a reservation
+    /// releases what is unused, an agreement begins or ends, or the period of a quota ends. In milliseconds since 1970.
     #[must_use]
     pub fn next_change_ms(&self, after_ms: u64) -> Option<u64> {
         let schedules = self.schedules.values().filter_map(|schedule| {
@@ -31,7 +31,12 @@ impl Bundle {
             let ended_ms = agreement.spec.until_ms.map(|until_ms| until_ms.saturating_add(1));
             [agreement.spec.from_ms, ended_ms].into_iter().flatten()
         });
-        schedules.chain(agreements).chain(self.ends_of_periods(after_ms)).filter(|at_ms| *at_ms > after_ms).min()
+        schedules
+            .chain(agreements)
+            .chain(self.next_release_ms(after_ms))
+            .chain(self.ends_of_periods(after_ms))
+            .filter(|at_ms| *at_ms > after_ms)
+            .min()
     }
 }
 

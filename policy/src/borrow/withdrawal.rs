@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comity_types::LeaseTreatment;
 use serde::{Deserialize, Serialize};
 
+use super::datasets::{check_dataset, tightest_of_demanding};
 use super::decide::{
     check_class, check_class_is_in_force, check_class_is_known, check_origin, check_origin_is_known, check_terms_cover,
     find_donor, find_tenant,
@@ -91,7 +92,9 @@ impl Bundle {
             | Kind::Quota
             | Kind::PriorityClass
             | Kind::RequestTemplate
-            | Kind::Schedule => None,
+            | Kind::Schedule
+            | Kind::Reservation => None,
+            Kind::Dataset => self.datasets.get(name).map(|dataset| dataset.spec.on_withdrawal),
         }
     }
 
@@ -125,12 +128,18 @@ impl Bundle {
         let borrower = tenant.map_or(lease.institution, |tenant| tenant.spec.institution.as_str());
         if let Some(donor) = donor {
             found.note(by_donor, check_terms_cover(self, &facts, borrower, donor));
+            for need in facts.data {
+                found.note(said(Kind::Dataset, &need.dataset), check_dataset(self, &facts, need, donor));
+            }
         }
         let lender = donor.map(|donor| donor.spec.institution.as_str());
         let Some(lender) = lender.or_else(|| self.institution_of_cluster(facts.donor_cluster)) else { return found.0 };
         let granted = lease.agreement.map(|name| said(Kind::Agreement, name));
         let by_agreement = granted.unwrap_or(default_treatment(Kind::Agreement));
-        let agreement = found.note(by_agreement, find_agreement(self, &facts, borrower, lender)).flatten();
+        let checked = find_agreement(self, &facts, borrower, lender);
+        let by_data = if checked.is_err() { tightest_of_demanding(self, &facts) } else { None };
+        let agreement =
+            found.note(by_data.map_or(by_agreement, |by_data| by_data.max(by_agreement)), checked).flatten();
         if let (Some(tenant), Some(donor)) = (tenant, donor)
             && let Some((treatment, denial)) = find_rule_withdrawal(self, &lease.facts, (tenant, donor, agreement))
         {

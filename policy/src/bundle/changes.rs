@@ -110,7 +110,13 @@ impl Bundle {
                 Kind::Schedule => {
                     compare(before.into_iter().flat_map(|it| it.schedules.values()), self.schedules.values())
                 }
+                Kind::Reservation => {
+                    compare(before.into_iter().flat_map(|it| it.reservations.values()), self.reservations.values())
+                }
                 Kind::Rule => compare(before.into_iter().flat_map(|it| it.rules.values()), self.rules.values()),
+                Kind::Dataset => {
+                    compare(before.into_iter().flat_map(|it| it.datasets.values()), self.datasets.values())
+                }
             };
             found.extend(compared);
         }

@@ -117,6 +117,13 @@ impl CohortIndex {
         numbers.into_iter().flatten().filter_map(|at| self.members.get(*at))
     }
 
+    /// The most that a quota may borrow of its cohort, if the other members use nothing, in milli-GPU.
+    pub(crate) fn borrows_milli(&self, quota: &Quota) -> u64 {
+        let Some(cohort) = &quota.cohort else { return 0 };
+        let lent_by_others = self.shared_milli(&cohort.name).saturating_sub(quota.lends_milli());
+        cohort.borrowing_limit_milli.map_or(lent_by_others, |limit| limit.min(lent_by_others))
+    }
+
     /// The shared quota of a cohort, in milli-GPU.
     pub(crate) fn shared_milli(&self, cohort: &str) -> u64 {
         self.shared_milli.get(cohort).copied().unwrap_or(0)
@@ -143,6 +150,13 @@ impl Bundle {
     #[must_use]
     pub fn is_in_cohort(&self, tenant: &str) -> bool {
         self.has_cohorts() && self.quotas_of(tenant).any(|quota| quota.spec.cohort.is_some())
+    }
+
+    /// Whether a quota of a tenant that counts a class is in a cohort.
+    #[must_use]
+    pub fn counts_in_cohort(&self, tenant: &str, class: &str) -> bool {
+        let mut quotas = self.quotas_of(tenant).filter(|quota| quota.spec.cohort.is_some());
+        self.has_cohorts() && quotas.any(|quota| quota.spec.covers_class(class))
     }
 
     /// The lines by which quotas of a tenant that count a class are in cohorts.

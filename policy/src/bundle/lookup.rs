@@ -23,7 +23,9 @@ impl Bundle {
             Kind::PriorityClass => names(&self.priorities),
             Kind::RequestTemplate => names(&self.templates),
             Kind::Schedule => names(&self.schedules),
+            Kind::Reservation => names(&self.reservations),
             Kind::Rule => names(&self.rules),
+            Kind::Dataset => names(&self.datasets),
         }
     }
 
@@ -47,12 +49,14 @@ impl Bundle {
             Kind::PriorityClass => cite(&self.priorities, name, field),
             Kind::RequestTemplate => cite(&self.templates, name, field),
             Kind::Schedule => cite(&self.schedules, name, field),
+            Kind::Reservation => cite(&self.reservations, name, field),
             Kind::Rule => cite(&self.rules, name, field),
+            Kind::Dataset => cite(&self.datasets, name, field),
         }
     }
 
-    /// The same bundle without limits on single requests: those of their GPUs, and rules that look at GPUs, duration or
-    /// delivery. Many requests may add up to what the other limits allow.
+    /// The same bundle without limits on single requests: those of their GPUs, and rules that look at GPUs, duration,
+    /// delivery, data or purpose. Many requests may add up to what the other limits allow.
     #[must_use]
     pub fn without_limits_on_requests(&self) -> Self {
         let mut bundle = self.clone();
@@ -79,7 +83,9 @@ impl Bundle {
             Kind::PriorityClass => fields(&self.priorities, name),
             Kind::RequestTemplate => fields(&self.templates, name),
             Kind::Schedule => fields(&self.schedules, name),
+            Kind::Reservation => fields(&self.reservations, name),
             Kind::Rule => fields(&self.rules, name),
+            Kind::Dataset => fields(&self.datasets, name),
         }
     }
 }

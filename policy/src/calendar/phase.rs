@@ -1,8 +1,9 @@
 //! Whether a schedule is open at a time, and until when.
 
+use crate::calendar::period::TimeSpan;
 use crate::calendar::zones::{DAY_MS, ZoneRules};
 use crate::documents::Schedule;
-use crate::documents::weekly_window::{MINUTES_PER_DAY, Window};
+use crate::documents::schedule::weekly_window::{MINUTES_PER_DAY, Window};
 
 const MINUTE_MS: i64 = 60_000;
 /// Later times count as this one: millions of years away, with room for sums.
@@ -10,6 +11,10 @@ const LATEST_MS: i64 = i64::MAX / 4;
 const DAYS_PER_WEEK: i64 = 7;
 /// Days for which the next change is looked for. A schedule can have exceptions on every date.
 const MAX_DAYS_AHEAD: i64 = 35;
+/// Days for which the windows of a schedule are listed: more than the longest lease lasts.
+const MAX_SPAN_DAYS: i64 = 100;
+/// Days for which windows that touch keep a schedule open: not a whole week, and the clocks may be set back meanwhile.
+const MAX_DAYS_OPEN: i64 = 8;
 /// 1970-01-01 was a Thursday.
 const FIRST_WEEKDAY: i64 = 3;
 
@@ -40,15 +45,8 @@ impl Schedule {
         let longest = self.windows.iter().map(|window| window.minutes).max().unwrap_or(0);
         // One more day: the clocks may be set back meanwhile.
         let first_day = today - i64::from(longest.div_ceil(MINUTES_PER_DAY)) - 1;
-        let spans = (first_day..=today + MAX_DAYS_AHEAD).flat_map(|day| {
-            self.windows_on(day).map(move |window| {
-                let from = day * DAY_MS + i64::from(window.from % MINUTES_PER_DAY) * MINUTE_MS;
-                (rules.instant_ms(from), rules.instant_ms(from + i64::from(window.minutes) * MINUTE_MS))
-            })
-        });
-        // In order of their begin. A window in a skipped hour is empty.
         let mut open_until = now;
-        for (from, until) in spans.filter(|(from, until)| from < until) {
+        for (from, until) in self.windows_between(rules, first_day, today + MAX_DAYS_AHEAD) {
             if from > open_until {
                 let is_open = open_until > now;
                 let change = if is_open { open_until } else { from };
@@ -58,6 +56,38 @@ impl Schedule {
         }
         let is_open = open_until > now;
         Phase { is_open, until_ms: u64::try_from(open_until).ok().filter(|_| is_open) }
+    }
+
+    /// The times that overlap `from_ms..until_ms` at which it is open, in their order: each from its begin to its end.
+    /// Looks 100 days ahead.
+    #[must_use]
+    pub fn spans(&self, rules: &ZoneRules, from_ms: u64, until_ms: u64) -> Vec<TimeSpan> {
+        let [from, until] = [from_ms, until_ms].map(|at| i64::try_from(at).unwrap_or(i64::MAX).min(LATEST_MS));
+        let day_of = |at: i64| rules.local_ms(at).div_euclid(DAY_MS);
+        let first_day = day_of(from) - MAX_DAYS_OPEN;
+        let last_day = day_of(until).min(day_of(from) + MAX_SPAN_DAYS) + MAX_DAYS_OPEN;
+        let mut spans: Vec<(i64, i64)> = Vec::new();
+        for (begin, end) in self.windows_between(rules, first_day, last_day) {
+            match spans.last_mut() {
+                Some((_, last)) if begin <= *last => *last = end.max(*last),
+                _ => spans.push((begin, end)),
+            }
+        }
+        let unsigned = |at: i64| u64::try_from(at).unwrap_or(0);
+        let overlapping = spans.into_iter().filter(|(begin, end)| *end > from && *begin < until);
+        overlapping.map(|(begin, end)| TimeSpan { start_ms: unsigned(begin), end_ms: unsigned(end) }).collect()
+    }
+
+    /// Begin and end of the windows that begin on some days, in order of their begin. A window in a skipped hour is
+    /// empty.
+    fn windows_between(&self, rules: &ZoneRules, first_day: i64, last_day: i64) -> impl Iterator<Item = (i64, i64)> {
+        let spans = (first_day..=last_day).flat_map(move |day| {
+            self.windows_on(day).map(move |window| {
+                let from = day * DAY_MS + i64::from(window.from % MINUTES_PER_DAY) * MINUTE_MS;
+                (rules.instant_ms(from), rules.instant_ms(from + i64::from(window.minutes) * MINUTE_MS))
+            })
+        });
+        spans.filter(|(from, until)| from < until)
     }
 
     /// The windows that begin on a day, counted from 1970 in the schedule's zone.

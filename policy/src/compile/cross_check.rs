@@ -3,6 +3,7 @@
 mod cohort_members;
 mod commit_keys;
 mod request_templates;
+mod reservation_count;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +27,7 @@ pub(super) fn check(draft: &Draft, problems: &mut Problems<'_>) {
     check_default_priority(draft, problems);
     check_number_of_rules(draft, problems);
     request_templates::check(draft, problems);
+    reservation_count::check(draft, problems);
 }
 
 pub(super) fn report_missing_federation(problems: &mut Problems<'_>) {
@@ -110,12 +112,20 @@ fn check_references(draft: &Draft, problems: &mut Problems<'_>) {
         .values()
         .flat_map(|institution| institution.spec.clusters.iter().map(String::as_str))
         .collect();
+    let purposes: BTreeSet<&str> = draft
+        .federations
+        .iter()
+        .flat_map(|federation| federation.spec.data.purposes.iter().map(String::as_str))
+        .collect();
     for reference in &draft.references {
         let found = match reference.target {
             Target::Document(kind) => draft.declared.contains_key(&(kind, reference.name.clone())),
             // The clusters of an unreadable Institution are unknown; its own problem must be fixed first.
             Target::EnrolledCluster => {
                 enrolled.contains(reference.name.as_str()) || draft.unreadable.contains(&Kind::Institution)
+            }
+            Target::Purpose => {
+                purposes.contains(reference.name.as_str()) || draft.unreadable.contains(&Kind::Federation)
             }
         };
         if found || problems.is_full() {
@@ -126,6 +136,7 @@ fn check_references(draft: &Draft, problems: &mut Problems<'_>) {
                 draft.declared.keys().filter(|(of, _)| *of == kind).map(|(_, name)| name.as_str()).collect()
             }
             Target::EnrolledCluster => enrolled.iter().copied().collect(),
+            Target::Purpose => purposes.iter().copied().collect(),
         };
         report_unknown(reference, known, problems);
     }
@@ -139,10 +150,12 @@ pub(crate) fn report_unknown(reference: &Reference, known: Vec<&str>, problems: 
             format!("add a document of kind {kind} with this name, or remove the reference")
         }
         (None, Target::EnrolledCluster) => "add it to `clusters` of its Institution, or remove it here".to_owned(),
+        (None, Target::Purpose) => "add it to `data.purposes` of the Federation, or remove it here".to_owned(),
     };
     let noun = match reference.target {
         Target::Document(kind) => kind.as_str(),
         Target::EnrolledCluster => "enrolled cluster",
+        Target::Purpose => "purpose",
     };
     let message = format!("there is no {noun} `{}`", reference.name);
     problems.at(reference.place, ProblemCode::UnknownReference, message, remedy);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::documents::{
-    Agreement, Cluster, Document, Federation, GpuClass, Institution, PriorityClass, Quota, RequestTemplate, Rule,
-    Schedule, Tenant,
+    Agreement, Cluster, Dataset, Document, Federation, GpuClass, Institution, PriorityClass, Quota, RequestTemplate,
+    Reservation, Rule, Schedule, Tenant,
 };
 use crate::kind::Kind;
 use crate::problem::Place;
@@ -27,7 +27,9 @@ pub(crate) struct Draft {
     pub(crate) priorities: BTreeMap<String, Document<PriorityClass>>,
     pub(crate) templates: BTreeMap<String, Document<RequestTemplate>>,
     pub(crate) schedules: BTreeMap<String, Document<Schedule>>,
+    pub(crate) reservations: BTreeMap<String, Document<Reservation>>,
     pub(crate) rules: BTreeMap<String, Document<Rule>>,
+    pub(crate) datasets: BTreeMap<String, Document<Dataset>>,
     pub(crate) references: Vec<Reference>,
     pub(crate) user_ids: Vec<UserIdUse>,
     pub(crate) zones: Vec<ZoneUse>,

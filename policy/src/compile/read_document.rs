@@ -29,7 +29,7 @@ fn read_header_and_spec(node: &Node, draft: &mut Draft, reader: &mut FieldReader
     if let Some(kind) = kind {
         reader.label = format!("this {kind}");
     }
-    let name = read_name(&mut fields, reader);
+    let name = read_name(kind, &mut fields, reader);
     if let (Some(kind), Some((name, _))) = (kind, &name) {
         reader.label = format!("{kind} `{name}`");
     }
@@ -91,9 +91,17 @@ fn read_header_and_spec(node: &Node, draft: &mut Draft, reader: &mut FieldReader
             let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.schedules, read);
         }
+        Kind::Reservation => {
+            let read = read_spec(spec, name, place, draft, reader);
+            insert_first(&mut draft.reservations, read);
+        }
         Kind::Rule => {
             let read = read_spec(spec, name, place, draft, reader);
             insert_first(&mut draft.rules, read);
+        }
+        Kind::Dataset => {
+            let read = read_spec(spec, name, place, draft, reader);
+            insert_first(&mut draft.datasets, read);
         }
     }
 }
@@ -123,12 +131,16 @@ fn read_kind(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Optio
 }
 
 /// `metadata.name` and its place.
-fn read_name(fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<(String, Place)> {
+fn read_name(kind: Option<Kind>, fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> Option<(String, Place)> {
     let (path, node) = fields.required("metadata", reader)?;
     let mut metadata = Fields::open(node, &path, reader)?;
     let name = metadata.required("name", reader).and_then(|(path, node)| {
         let text = reader.scalar(&path, node)?;
-        if let Err(remedy) = identifiers::check_name(text) {
+        let checked = match kind {
+            Some(Kind::Dataset) => identifiers::check_dataset_name(text),
+            _ => identifiers::check_name(text),
+        };
+        if let Err(remedy) = checked {
             let message = format!("`{path}: {}` is not a valid name", shorten(text));
             reader.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
             return None;

@@ -13,6 +13,10 @@ use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields, Target};
 use crate::reading::yaml::{Node, Value};
 
+pub use agreement_data::AgreementData;
+
+mod agreement_data;
+
 /// Lets institutions borrow from other institutions. Borrowing within an institution needs no agreement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -27,10 +31,12 @@ pub struct Agreement {
     pub from_ms: Option<u64>,
     /// `until`: its last moment, in milliseconds since 1970.
     pub until_ms: Option<u64>,
+    /// `data`: what leases under it may read of datasets that demand an agreement.
+    pub data: AgreementData,
     /// `onWithdrawal`: what becomes of leases under it once it no longer covers them; drain by default.
     pub on_withdrawal: LeaseTreatment,
-    /// `purpose`: free text; may be empty.
-    pub purpose: String,
+    /// `description`: free text; may be empty.
+    pub description: String,
 }
 
 /// The borrowing and the lending institutions.
@@ -88,16 +94,18 @@ impl Spec for Agreement {
                 "swap `from` and `until`, or correct one of them",
             );
         }
+        let data = fields.optional("data", reader).and_then(|(path, node)| AgreementData::read(&path, node, reader));
         let on_withdrawal = read_on_withdrawal(Self::KIND, fields, reader);
-        let purpose = fields.optional("purpose", reader).and_then(|(path, node)| reader.text(&path, node));
+        let description = fields.optional("description", reader).and_then(|(path, node)| reader.text(&path, node));
         Some(Self {
             sides: sides?,
             classes: classes?,
             max_gpus_milli: max,
             from_ms: from,
             until_ms: until,
+            data: data.unwrap_or_default(),
             on_withdrawal,
-            purpose: purpose.unwrap_or_default(),
+            description: description.unwrap_or_default(),
         })
     }
 }

@@ -6,7 +6,7 @@ use comity_types::{Delivery, LeaseTreatment};
 use serde::Serialize;
 
 use super::on_withdrawal::read_on_withdrawal;
-use super::parties::Parties;
+use super::parties::{Parties, include};
 use super::{ReclaimLimit, Spec, When};
 use crate::kind::Kind;
 use crate::reading::fields::{FieldReader, Fields, Target};
@@ -92,7 +92,7 @@ impl LendTerm {
     /// Whether the term covers a tenant, by its own name or by its institution.
     #[must_use]
     pub fn covers(&self, tenant: &str, institution: &str) -> bool {
-        self.is_open() || self.to_tenants.contains(tenant) || self.to_institutions.contains(institution)
+        include(&self.to_institutions, &self.to_tenants, tenant, institution)
     }
 }
 

@@ -11,6 +11,10 @@ use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields};
 use crate::reading::identifiers;
 
+pub use federation_data::FederationData;
+
+mod federation_data;
+
 /// Settings of the whole federation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -21,10 +25,14 @@ pub struct Federation {
     pub maintainers: BTreeSet<String>,
     /// Users who may invite brokers, and with that hand out the federation's authority. Only they may add others.
     pub broker_operators: BTreeSet<String>,
+    /// Users who may plan policy, as a pipeline does, and change nothing.
+    pub planners: BTreeSet<String>,
     /// `commitKeys`: the keys with which maintainers sign commits.
     pub commit_keys: Vec<MaintainerKey>,
     /// `signatures`: whether only signed commits change the policy.
     pub signatures: Signatures,
+    /// `data`: what requests may say about the data that they read.
+    pub data: FederationData,
     /// Values for fields that documents and requests leave out.
     pub defaults: Defaults,
     /// Bounds on every request and on the queue.
@@ -143,12 +151,17 @@ impl Spec for Federation {
             .optional("brokerOperators", reader)
             .map(|(path, node)| reader.set(&path, node, FieldReader::user_id))
             .unwrap_or_default();
+        let planners = fields
+            .optional("planners", reader)
+            .map(|(path, node)| reader.set(&path, node, FieldReader::user_id))
+            .unwrap_or_default();
         let commit_keys = fields
             .optional("commitKeys", reader)
             .map(|(path, node)| read_maintainer_keys(&path, node, reader))
             .unwrap_or_default();
         let signatures =
             fields.optional("signatures", reader).map(|(path, node)| Signatures::read(&path, node, reader));
+        let data = fields.optional("data", reader).map(|(path, node)| FederationData::read(&path, node, reader));
         let defaults = fields.optional("defaults", reader).and_then(|(path, node)| {
             let mut fields = Fields::open(node, &path, reader)?;
             let defaults = read_defaults(&mut fields, reader);
@@ -165,9 +178,11 @@ impl Spec for Federation {
             trust_domain: trust_domain?,
             maintainers: maintainers?,
             broker_operators,
+            planners,
             commit_keys,
             // What cannot be read must not become the default, which requires nothing.
             signatures: signatures.map_or(Some(Signatures::default()), |read| read)?,
+            data: data.map_or(Some(FederationData::default()), |read| read)?,
             defaults: defaults.unwrap_or_default(),
             limits: limits.unwrap_or_default(),
         })

@@ -31,6 +31,16 @@ impl Parties {
     }
 }
 
+/// Whether a tenant of an institution is among those whom a field names, or the field is left out, which means everybody.
+pub(super) fn include(
+    institutions: &BTreeSet<String>,
+    tenants: &BTreeSet<String>,
+    tenant: &str,
+    institution: &str,
+) -> bool {
+    institutions.is_empty() && tenants.is_empty() || tenants.contains(tenant) || institutions.contains(institution)
+}
+
 fn references(
     fields: &mut Fields<'_>,
     name: &'static str,

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::Spec;
-use super::parties::Parties;
+use super::parties::{Parties, include};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields};
@@ -32,16 +32,10 @@ pub struct PriorityClass {
 }
 
 impl PriorityClass {
-    /// Whether everyone may use it.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        self.used_by_institutions.is_empty() && self.used_by_tenants.is_empty()
-    }
-
     /// Whether a tenant of an institution may use it.
     #[must_use]
     pub fn serves(&self, tenant: &str, institution: &str) -> bool {
-        self.is_open() || self.used_by_tenants.contains(tenant) || self.used_by_institutions.contains(institution)
+        include(&self.used_by_institutions, &self.used_by_tenants, tenant, institution)
     }
 }
 

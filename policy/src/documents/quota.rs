@@ -5,14 +5,18 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use self::cohort_membership::WrittenMembership;
-use super::{GpuHours, PerUser, ReclaimLimit, Spec, When};
+use super::{ReclaimLimit, Spec, When};
 use crate::kind::Kind;
 use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields, Target};
 
 pub use cohort_membership::CohortMembership;
+pub use gpu_hours::GpuHours;
+pub use per_user::PerUser;
 
 mod cohort_membership;
+mod gpu_hours;
+mod per_user;
 
 /// Limits on one tenant or institution. Every quota that covers a request applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -1,5 +1,6 @@
 //! RequestTemplate: an entry of the catalogue from which people request GPUs without describing each field.
 
+mod template_data;
 mod template_field;
 mod template_gpus;
 mod template_request;
@@ -9,18 +10,20 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
+pub(crate) use template_data::read_data;
 pub use template_field::TemplateField;
 pub use template_gpus::{TemplateAmount, TemplateDevices, TemplateGpus, TemplateIsolation, TemplateShare};
-pub use template_request::{TemplateData, TemplateMembers, TemplatePreemption, TemplateRequest};
+pub use template_request::{TemplateMembers, TemplatePreemption, TemplateRequest};
+pub(super) use template_topology::read_flag;
 pub use template_topology::{TemplateNvLink, TemplateTopology};
 
 use super::Spec;
-use super::parties::Parties;
+use super::parties::{Parties, include};
 use crate::kind::Kind;
 use crate::limits::{MAX_TEMPLATE_DESCRIPTION_CHARS, MAX_TEMPLATE_TITLE_CHARS};
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields};
-use crate::reading::yaml::Node;
+use crate::reading::yaml::{Node, Value};
 
 /// A catalogue entry. It grants nothing: a request made from it is checked as any other.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -47,9 +50,7 @@ impl RequestTemplate {
     /// Whether a tenant of an institution is offered it.
     #[must_use]
     pub fn is_offered_to(&self, tenant: &str, institution: &str) -> bool {
-        self.offered_to_institutions.is_empty() && self.offered_to_tenants.is_empty()
-            || self.offered_to_tenants.contains(tenant)
-            || self.offered_to_institutions.contains(institution)
+        include(&self.offered_to_institutions, &self.offered_to_tenants, tenant, institution)
     }
 }
 
@@ -81,6 +82,9 @@ impl Spec for RequestTemplate {
             fields.required("request", reader).and_then(|(path, node)| TemplateRequest::read(&path, node, reader));
         let may_override = fields.optional("mayOverride", reader).map(|(path, node)| {
             reader.set(&path, node, |reader, path, node| {
+                if report_fixed(node, reader) {
+                    return None;
+                }
                 let field = reader.word(path, node, &TemplateField::WORDS)?;
                 if let Some(request) = request.as_ref().filter(|request| !request.sets(field)) {
                     report_unset(field, request, node, reader);
@@ -101,6 +105,20 @@ impl Spec for RequestTemplate {
             offered_to_tenants: offered_to.tenants,
         })
     }
+}
+
+/// Fields that a request cannot set to another value than its template, because they have only one beside their default.
+const FIXED: [&str; 5] =
+    ["topology.sameNode", "topology.wholeNode", "topology.numa", "topology.spreadNodes", "spreadDonors"];
+
+/// Reports a field in `mayOverride` that no request could override; whether it is one.
+fn report_fixed(node: &Node, reader: &mut FieldReader<'_, '_>) -> bool {
+    let Value::Scalar { text, .. } = &node.value else { return false };
+    let Some(field) = FIXED.into_iter().find(|field| field == text) else { return false };
+    let message = format!("`mayOverride` of {} names `{field}`, which no request can turn off", reader.label);
+    let remedy = format!("remove it here; to leave `{field}` to requests, remove it from `request`");
+    reader.problems.at(node.place, ProblemCode::InvalidValue, message, remedy);
+    true
 }
 
 /// Reports a field in `mayOverride` that the template leaves to requests.

@@ -5,11 +5,14 @@ use std::collections::BTreeSet;
 use serde::Serialize;
 
 use super::Spec;
-use super::weekly_window::{MINUTES_PER_WEEK, Window, read_dates, read_window};
 use crate::kind::Kind;
 use crate::limits::MAX_WINDOWS;
 use crate::problem::ProblemCode;
 use crate::reading::fields::{FieldReader, Fields};
+
+use weekly_window::{MINUTES_PER_WEEK, Window, read_dates, read_window};
+
+pub(crate) mod weekly_window;
 
 /// Weekly windows. It is open while a window is, in the wall-clock time of its zone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

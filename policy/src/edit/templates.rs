@@ -30,7 +30,7 @@ pub fn minimal_bundle(trust_domain: &str, institution: &str, maintainer: &str) -
         OPEN_AGREEMENT,
         &format!(
             "  borrowers: [{institution}]\n  lenders: [{institution}]\n  classes: [{ANY_CLASS}]\n  \
-               purpose: Every institution that a command enrols may borrow from every other.\n"
+               description: Every institution that a command enrols may borrow from every other.\n"
         ),
     );
     let any = [ANY_CLASS.to_owned()];

@@ -6,7 +6,7 @@ use cel::Context;
 use serde::Serialize;
 
 use super::compiled_condition::CompiledCondition;
-use super::types::{Field, NameUse, Record, Type, Vocabulary};
+use super::types::{Field, NameUse, Record, Scalar, Type, Vocabulary};
 use super::{Expression, ExpressionError, RuleField, RuleValue};
 use crate::kind::Kind;
 use crate::problem::shorten;
@@ -20,6 +20,8 @@ static REQUEST: Record = Record {
         Field::of_demand("gpus", Type::Quantity),
         Field::of_demand("durationSeconds", Type::Int),
         Field::of_demand("delivery", Type::Text),
+        Field::of_demand("data", Type::ListOf(Scalar::Text)),
+        Field::of_demand("purpose", Type::Text).that_names(Target::Purpose),
     ],
 };
 
@@ -108,7 +110,7 @@ impl RuleCondition {
         self.expression.source()
     }
 
-    /// Whether it reads what each request chooses: GPUs, duration or delivery.
+    /// Whether it reads what each request chooses: GPUs, duration, delivery, data or purpose.
     pub(crate) fn reads_demand(&self) -> bool {
         self.reads_demand
     }

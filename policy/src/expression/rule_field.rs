@@ -1,6 +1,8 @@
 //! The fields that conditions of rules read, and their values.
 
+use cel::common::types::CelList;
 use cel::common::value::Val;
+use comity_types::DataNeed;
 
 use super::{QuantityValue, number, text};
 
@@ -11,6 +13,8 @@ pub(crate) enum RuleField {
     RequestGpus,
     RequestDurationSeconds,
     RequestDelivery,
+    RequestData,
+    RequestPurpose,
     TenantName,
     TenantWeight,
     InstitutionName,
@@ -32,6 +36,8 @@ pub(crate) enum RuleValue<'f> {
     Text(&'f str),
     Int(i64),
     Quantity(QuantityValue),
+    /// Names of datasets.
+    Datasets(&'f [DataNeed]),
 }
 
 impl RuleField {
@@ -42,6 +48,8 @@ impl RuleField {
             ("request", "gpus") => Self::RequestGpus,
             ("request", "durationSeconds") => Self::RequestDurationSeconds,
             ("request", "delivery") => Self::RequestDelivery,
+            ("request", "data") => Self::RequestData,
+            ("request", "purpose") => Self::RequestPurpose,
             ("tenant", "name") => Self::TenantName,
             ("tenant", "weight") => Self::TenantWeight,
             ("institution", "name") => Self::InstitutionName,
@@ -72,6 +80,10 @@ impl<'f> RuleValue<'f> {
             Self::Text(value) => text(value),
             Self::Int(value) => number(value),
             Self::Quantity(value) => Box::new(value),
+            Self::Datasets(needs) => {
+                let names = needs.iter().map(|need| text(&need.dataset)).collect::<Vec<Box<dyn Val + 'f>>>();
+                Box::new(CelList::from(names))
+            }
         }
     }
 }

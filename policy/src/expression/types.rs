@@ -91,6 +91,12 @@ impl Field {
         Self { name, field_type, names: None, of_demand: true }
     }
 
+    /// The same text, which names something known.
+    pub(crate) const fn that_names(mut self, target: Target) -> Self {
+        self.names = Some(target);
+        self
+    }
+
     /// Text that names a document or a cluster.
     pub(crate) const fn naming(name: &'static str, target: Target) -> Self {
         Self { name, field_type: Type::Text, names: Some(target), of_demand: false }

@@ -78,8 +78,14 @@ pub enum ProblemCode {
     CohortOfOne,
     /// Warning: no rule lets a tenant borrow anything.
     BorrowsNothing,
+    /// Warning: a reservation holds more GPUs than its donor ever lends to its tenant.
+    ReservationTooLarge,
+    /// Warning: the tenant of a reservation may not borrow the class there.
+    ReservationOfNoUse,
     /// Warning: nobody who is offered a request template may request its class.
     TemplateOfNoUse,
+    /// Warning: no agreement lets the owner of a dataset read it where it may go.
+    DatasetWithoutAgreement,
 }
 
 impl ProblemCode {
@@ -122,7 +128,10 @@ impl ProblemCode {
             Self::AgreementTooShort => "agreement-too-short",
             Self::CohortOfOne => "cohort-of-one",
             Self::BorrowsNothing => "borrows-nothing",
+            Self::ReservationTooLarge => "reservation-too-large",
+            Self::ReservationOfNoUse => "reservation-of-no-use",
             Self::TemplateOfNoUse => "template-of-no-use",
+            Self::DatasetWithoutAgreement => "dataset-without-agreement",
         }
     }
 
@@ -139,7 +148,10 @@ impl ProblemCode {
                 | Self::AgreementTooShort
                 | Self::CohortOfOne
                 | Self::BorrowsNothing
+                | Self::ReservationTooLarge
+                | Self::ReservationOfNoUse
                 | Self::TemplateOfNoUse
+                | Self::DatasetWithoutAgreement
         )
     }
 }

@@ -20,6 +20,8 @@ pub(crate) enum Target {
     Document(Kind),
     /// A cluster that some institution may enrol, with or without a Cluster document.
     EnrolledCluster,
+    /// A purpose that the Federation declares.
+    Purpose,
 }
 
 /// A name to resolve once all files are read.
@@ -328,7 +330,7 @@ impl<'c, 's> FieldReader<'c, 's> {
         let ms = self.duration_ms(path, node)?;
         if ms == 0 {
             let message = format!("`{path}` of {} must be above zero", self.label);
-            self.problems.at(node.place, ProblemCode::InvalidDuration, message, "");
+            self.problems.at(node.place, ProblemCode::InvalidDuration, message, "write for example `30m`");
             return None;
         }
         Some(ms)
@@ -363,10 +365,21 @@ impl<'c, 's> FieldReader<'c, 's> {
 
     /// An amount of GPUs above zero, in milli-GPU.
     pub(crate) fn positive_gpus_milli(&mut self, path: &str, node: &Node) -> Option<u64> {
+        let remedy = "give the most that one request may ask for, or leave the field out";
+        self.gpus_milli_unlike_zero(path, node, "would refuse every request", remedy)
+    }
+
+    /// GPUs in milli-GPU; zero is a problem, because it does what `effect` says.
+    pub(crate) fn gpus_milli_unlike_zero(
+        &mut self,
+        path: &str,
+        node: &Node,
+        effect: &str,
+        remedy: &str,
+    ) -> Option<u64> {
         let milli = self.gpus_milli(path, node)?;
         if milli == 0 {
-            let message = format!("`{path}: 0` of {} would refuse every request", self.label);
-            let remedy = "give the most that one request may ask for, or leave the field out";
+            let message = format!("`{path}: 0` of {} {effect}", self.label);
             self.problems.at(node.place, ProblemCode::InvalidQuantity, message, remedy);
             return None;
         }

@@ -1,5 +1,7 @@
 //! Syntax of names, trust domains and user ids.
 
+use comity_types::{DATASET_NAME_REMEDY, is_dataset_name};
+
 use crate::limits::MAX_NAME_CHARS;
 
 /// Checks a name: an RFC 1123 label, as in Kubernetes. The error is the remedy.
@@ -15,6 +17,11 @@ pub(crate) fn check_name(name: &str) -> Result<(), String> {
         return Err("use lower-case letters, digits and `-`, with a letter or digit at both ends".to_owned());
     }
     Ok(())
+}
+
+/// Checks the name of a dataset, which requests and offers use too. The error is the remedy.
+pub(crate) fn check_dataset_name(name: &str) -> Result<(), String> {
+    if is_dataset_name(name) { Ok(()) } else { Err(DATASET_NAME_REMEDY.to_owned()) }
 }
 
 /// Checks a trust domain: dot-separated RFC 1123 labels. The error is the remedy.

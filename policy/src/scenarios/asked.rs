@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use comity_types::Delivery;
+use comity_types::{DataNeed, Delivery};
 
 use crate::amounts::WHOLE_MILLI;
-use crate::documents::DELIVERIES;
+use crate::documents::{DELIVERIES, read_data};
 use crate::kind::Kind;
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields, Target};
@@ -33,6 +33,10 @@ pub struct AskedRequest {
     pub same_node: bool,
     /// `wholeNode`: whole nodes only.
     pub whole_node: bool,
+    /// `data`: datasets that it reads.
+    pub data: Vec<DataNeed>,
+    /// `purpose`: the purpose for which it reads them.
+    pub purpose: Option<String>,
     /// `duration`, in milliseconds; 0 for the federation's default.
     pub duration_ms: u64,
     /// `delivery`; `None` for the template's, or else `namespace`.
@@ -113,6 +117,8 @@ impl AskedRequest {
         let gpus = gpus_field.map(|(path, node)| read_gpus(&path, node, reader));
         let same_node = fields.optional("sameNode", reader).and_then(|(path, node)| reader.boolean(&path, node));
         let whole_node = fields.optional("wholeNode", reader).and_then(|(path, node)| reader.boolean(&path, node));
+        let data = fields.optional("data", reader).map(|(path, node)| read_data(&path, node, reader));
+        let purpose = fields.optional("purpose", reader).and_then(|(path, node)| reader.text(&path, node));
         let duration = fields.optional("duration", reader).and_then(|(path, node)| reader.duration_ms(&path, node));
         let delivery =
             fields.optional("delivery", reader).and_then(|(path, node)| reader.word(&path, node, &DELIVERIES));
@@ -143,6 +149,8 @@ impl AskedRequest {
             gpus,
             same_node: same_node.unwrap_or(false),
             whole_node: whole_node.unwrap_or(false),
+            data: data.unwrap_or_default(),
+            purpose,
             duration_ms: duration.unwrap_or(0),
             delivery,
             priority,

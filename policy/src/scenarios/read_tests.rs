@@ -46,6 +46,7 @@ fn check_references(references: &[Reference], bundle: &Bundle, problems: &mut Pr
         let known = match reference.target {
             Target::Document(kind) => bundle.names(kind),
             Target::EnrolledCluster => bundle.enrollable_clusters().map(|(cluster, _)| cluster).collect(),
+            Target::Purpose => bundle.federation.spec.data.purposes.iter().map(String::as_str).collect(),
         };
         if !known.contains(&reference.name.as_str()) && !problems.is_full() {
             report_unknown(reference, known, problems);

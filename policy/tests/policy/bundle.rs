@@ -37,6 +37,8 @@ pub(super) fn ask<'f>(donor: &'f str, class: &'f str, gpus: u64) -> BorrowFacts<
         duration_ms: HOUR,
         notice_ms: None,
         now_ms: NOW,
+        data: &[],
+        purpose: "",
         in_use: InUse::default(),
     }
 }
@@ -343,6 +345,17 @@ fn secrets_in_documents_are_refused_and_not_repeated() {
         assert_eq!((problems[0].code, problems[0].line), (ProblemCode::Secret, 3), "{shown}");
         assert!(shown.contains(noun) && shown.contains("replace it") && !shown.contains(hidden), "{shown}");
     }
+}
+
+/// The release that admitted it did not know that kind of secret.
+#[test]
+fn a_bundle_in_force_loads_with_what_is_taken_for_a_secret_now() {
+    let mut source = example_bundle().source().clone();
+    source.files[0].text.push_str("# https://ada:hunter2@git.example/p.git\n");
+    assert_eq!(Bundle::compile(&source).unwrap_err()[0].code, ProblemCode::Secret);
+    Bundle::compile_replicated(&source).unwrap();
+    let stored = serde_json::to_string(&source).unwrap();
+    serde_json::from_str::<Bundle>(&stored).unwrap();
 }
 
 #[test]

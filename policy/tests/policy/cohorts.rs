@@ -50,6 +50,8 @@ fn ask<'f>(tenant: &'f str, class: &'f str, gpus_milli: u64, in_use: InUse<'f>) 
         duration_ms: 3_600_000,
         notice_ms: None,
         now_ms: 1_799_838_000_000,
+        data: &[],
+        purpose: "",
         in_use,
     }
 }

@@ -64,6 +64,8 @@ fn an_enrolled_cluster_borrows_from_others_of_its_institution_and_of_other_ones(
             duration_ms: 3_600_000,
             notice_ms: None,
             now_ms: 1_800_000_000_000,
+            data: &[],
+            purpose: "",
             in_use: InUse::default(),
         };
         let decision = bundle.may_borrow(&facts);

@@ -71,6 +71,8 @@ fn ask(gpus_milli: u64, duration_ms: u64, now_ms: u64) -> BorrowFacts<'static> {
         duration_ms,
         notice_ms: None,
         now_ms,
+        data: &[],
+        purpose: "",
         in_use: InUse::default(),
     }
 }

@@ -134,6 +134,8 @@ fn preferences_add_up() {
         gpus_milli: 1_000,
         delivery: Delivery::Namespace,
         duration_ms: HOUR,
+        data: &[],
+        purpose: "",
     };
     assert_eq!(bundle.preference(&facts), 11);
     assert_eq!(bundle.preference(&PreferenceFacts { class: None, ..facts }), 10);

@@ -81,6 +81,8 @@ fn ask(now_ms: u64, hours: u64, notice_ms: Option<u64>) -> BorrowFacts<'static> 
         duration_ms: hours * HOUR,
         notice_ms,
         now_ms,
+        data: &[],
+        purpose: "",
         in_use: InUse::default(),
     }
 }

@@ -29,7 +29,11 @@ fn a_template_sets_fields_and_is_offered_to_some() {
         template.may_override.iter().map(|field| field.as_str()).collect::<Vec<_>>(),
         ["gpus.amount", "duration"]
     );
-    assert!(template.request.sets(TemplateField::SameNode) && !template.request.sets(TemplateField::Members));
+    assert!(
+        template.request.topology.same_node
+            && template.request.sets(TemplateField::Preemptible)
+            && !template.request.sets(TemplateField::Members)
+    );
     let names = |tenant: &str| -> Vec<&str> {
         bundle.templates_offered_to(tenant).map(|template| template.name.as_str()).collect()
     };
@@ -107,7 +111,22 @@ fn what_nobody_could_request_is_refused_with_field_and_remedy() {
         (
             "{title: T, request: {gpus: {class: teaching, amount: 8}, members: 9-16}}".to_owned(),
             ProblemCode::Contradiction,
-            "72 GPUs",
+            "128 GPUs",
+        ),
+        (
+            "{title: T, request: {gpus: {class: teaching, amount: 8}, members: 2-16}}".to_owned(),
+            ProblemCode::Contradiction,
+            "128 GPUs, more than `limits.maxGpusPerRequest`",
+        ),
+        (
+            "{title: T, request: {gpus: {class: teaching, cpuPerGpu: 0}}}".to_owned(),
+            ProblemCode::InvalidQuantity,
+            "write more than zero",
+        ),
+        (
+            "{title: T, request: {gpus: {class: teaching, memoryPerGpu: 2097152Ti}}}".to_owned(),
+            ProblemCode::InvalidQuantity,
+            "write a smaller amount",
         ),
         (format!("{{title: T, request: {{{gpus}, members: 8-2}}}}"), ProblemCode::InvalidQuantity, "2-8"),
         (format!("{{title: T, request: {{{gpus}, spreadDonors: true}}}}"), ProblemCode::Contradiction, "members"),
@@ -140,6 +159,13 @@ fn what_nobody_could_request_is_refused_with_field_and_remedy() {
             format!("{{title: T, request: {{{gpus}}}, mayOverride: [duration]}}"),
             ProblemCode::Contradiction,
             "a request may set that field anyway",
+        ),
+        (
+            format!(
+                "{{title: T, request: {{{gpus}, topology: {{sameNode: true}}}}, mayOverride: [topology.sameNode]}}"
+            ),
+            ProblemCode::InvalidValue,
+            "to leave `topology.sameNode` to requests, remove it from `request`",
         ),
         (format!("{{title: T, request: {{{gpus}, tenant: poly-ml}}}}"), ProblemCode::UnknownField, "tenant"),
         (

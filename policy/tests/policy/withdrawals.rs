@@ -106,6 +106,8 @@ const HELD: HeldLease<'static> = HeldLease {
         duration_ms: 8 * 3_600_000,
         notice_ms: Some(0),
         now_ms: 1_799_838_000_000,
+        data: &[],
+        purpose: "",
         in_use: InUse {
             by_tenant: None,
             by_institution: None,

@@ -14,20 +14,84 @@ const SECRET_KEYS: [&str; 4] = ["client-key-data", "token", "password", "id-toke
 const PEM_BEGIN: &str = "-----BEGIN ";
 const PEM_END: &str = "-----END ";
 
+/// How access tokens of Git servers, registries, model hubs and clouds begin, and what follows.
+const ACCESS_TOKENS: [(&str, TokenForm); 18] = [
+    ("ghp_", TokenForm::Long),
+    ("gho_", TokenForm::Long),
+    ("ghu_", TokenForm::Long),
+    ("ghs_", TokenForm::Long),
+    ("ghr_", TokenForm::Long),
+    ("github_pat_", TokenForm::Long),
+    ("glpat-", TokenForm::Long),
+    ("dckr_pat_", TokenForm::Long),
+    ("dop_v1_", TokenForm::Long),
+    ("sk_live_", TokenForm::Long),
+    ("sk-ant-", TokenForm::Long),
+    ("sk-proj-", TokenForm::Long),
+    ("AGE-SECRET-KEY-", TokenForm::Long),
+    ("hf_", TokenForm::Alphanumeric(34)),
+    ("npm_", TokenForm::Alphanumeric(36)),
+    ("AIza", TokenForm::Any(35)),
+    ("AKIA", TokenForm::Capitals(16)),
+    ("ASIA", TokenForm::Capitals(16)),
+];
+/// Characters of [`TokenForm::Long`].
+const SHORTEST_ACCESS_TOKEN: usize = 16;
+
+/// What follows the prefix of an access token: characters of base64url. The shorter the prefix, the more exact the form has
+/// to be, since names may begin with it.
+#[derive(Clone, Copy)]
+enum TokenForm {
+    /// At least 16.
+    Long,
+    /// Exactly so many.
+    Any(usize),
+    /// Exactly so many letters and digits.
+    Alphanumeric(usize),
+    /// Exactly so many capitals and digits.
+    Capitals(usize),
+}
+
+impl TokenForm {
+    fn fits(self, text: &str) -> bool {
+        match self {
+            Self::Long => text.len() >= SHORTEST_ACCESS_TOKEN,
+            Self::Any(length) => text.len() == length,
+            Self::Alphanumeric(length) => text.len() == length && text.bytes().all(|it| it.is_ascii_alphanumeric()),
+            Self::Capitals(length) => {
+                text.len() == length && text.bytes().all(|it| it.is_ascii_uppercase() || it.is_ascii_digit())
+            }
+        }
+    }
+}
+
 /// The text with `[redacted]` in place of what looks like a secret: join tokens, private keys in PEM, secrets of
-/// kubeconfigs, passwords in URLs, and random text of 40 characters or more, such as bearer tokens and WireGuard keys. Public keys that
-/// are written as such (`ed25519:…`) and hexadecimal digests stay.
+/// kubeconfigs, passwords in URLs, access tokens of well-known services, and random text of 40 characters or more, such as
+/// bearer tokens and WireGuard keys. Public keys that are written as such (`ed25519:…`) and hexadecimal digests stay.
 #[must_use]
 pub fn redact_secrets(text: &str) -> String {
     let text = redact_join_tokens(text);
     let text = redact_private_keys(&text);
     let text = redact_kubeconfig_values(&text);
     let text = redact_url_passwords(&text);
+    let text = redact_access_tokens(&text);
     redact_random(&text)
 }
 
-/// The first line, from 1, with a text that cannot be anything but a secret, and its noun: a join token, a private key or
-/// a URL's password.
+/// An address without its user: some servers accept a token as the user.
+#[must_use]
+pub fn redact_user(address: &str) -> String {
+    let begin = address.find("://").map_or(0, |scheme| scheme + "://".len());
+    let (scheme, rest) = address.split_at(begin);
+    let end = rest.find('/').unwrap_or(rest.len());
+    match rest[..end].rfind('@') {
+        Some(at) => format!("{scheme}[redacted]{}", &rest[at..]),
+        None => address.to_owned(),
+    }
+}
+
+/// The first line, from 1, with a text that cannot be anything but a secret, and its noun: a join token, a private key,
+/// a URL's password or an access token.
 #[must_use]
 pub fn find_secret(text: &str) -> Option<(usize, &'static str)> {
     text.lines().enumerate().find_map(|(index, line)| {
@@ -37,6 +101,8 @@ pub fn find_secret(text: &str) -> Option<(usize, &'static str)> {
             "a private key"
         } else if redact_url_passwords(line) != line {
             "a URL with a password"
+        } else if redact_access_tokens(line) != line {
+            "an access token"
         } else {
             return None;
         };
@@ -145,6 +211,25 @@ fn redact_url_passwords(text: &str) -> String {
     out
 }
 
+/// Access tokens that begin as nothing else does. The prefix stays.
+fn redact_access_tokens(text: &str) -> String {
+    let mut out = text.to_owned();
+    for (prefix, form) in ACCESS_TOKENS {
+        let mut from = 0;
+        while let Some(found) = out[from..].find(prefix) {
+            let start = from + found;
+            from = start + prefix.len();
+            let after = &out[from..];
+            let length = after.find(|c: char| !is_base64url(c)).unwrap_or(after.len());
+            if form.fits(&after[..length]) && !out[..start].ends_with(is_base64url) {
+                out.replace_range(from..from + length, REDACTED);
+                from += REDACTED.len();
+            }
+        }
+    }
+    out
+}
+
 /// Words of base64 that anywhere mix letters of both cases and digits as random bytes do. A path may lead to such a word;
 /// a hexadecimal digest has letters of one case.
 fn redact_random(text: &str) -> String {
@@ -208,6 +293,43 @@ mod tests {
         let bytes: Vec<u8> = prefix.into_iter().chain((0..32_u8).map(|i| i.wrapping_mul(151) ^ 0x5a)).collect();
         let body = STANDARD.encode(bytes);
         format!("-----BEGIN PRIVATE KEY-----\n{}\n{}\n-----END PRIVATE KEY-----", &body[..40], &body[40..])
+    }
+
+    #[test]
+    fn access_tokens_keep_their_prefix_alone() {
+        for (prefix, form) in ACCESS_TOKENS {
+            let token = match form {
+                TokenForm::Long => "abcdefghijklmnop0123".to_owned(),
+                TokenForm::Any(length) => "a-B_3".chars().cycle().take(length).collect(),
+                TokenForm::Alphanumeric(length) => "aB3".chars().cycle().take(length).collect(),
+                TokenForm::Capitals(length) => "AB7".chars().cycle().take(length).collect::<String>(),
+            };
+            let text = format!("displayName: token {prefix}{token}, and more");
+            assert_eq!(redact_secrets(&text), format!("displayName: token {prefix}[redacted], and more"));
+            assert_eq!(find_secret(&text), Some((1, "an access token")));
+        }
+        for harmless in [
+            "ghp_short",
+            "a-bakiaAKIAabcdefghijklmnop",
+            "AKIA",
+            "x/AKIAabCdefghijklmnop12",
+            "hf_datasets_of_the_vision_group_2026",
+        ] {
+            assert_eq!(redact_secrets(harmless), harmless);
+        }
+    }
+
+    #[test]
+    fn an_address_shows_no_user() {
+        for (given, shown) in [
+            ("https://token@git.example/p", "https://[redacted]@git.example/p"),
+            ("ssh://git:token@git.example/p", "ssh://[redacted]@git.example/p"),
+            ("git:token@git.example:p", "[redacted]@git.example:p"),
+            ("https://git.example/a@b", "https://git.example/a@b"),
+            ("/srv/policy", "/srv/policy"),
+        ] {
+            assert_eq!(redact_user(given), shown);
+        }
     }
 
     #[test]

@@ -18,6 +18,9 @@ const CUT_PATIENCE: Duration = Duration::from_secs(40);
 
 /// Both deliveries, each with both sides.
 pub struct Deliveries {
+    /// `sharing.enabled`: whether this cluster lends. Otherwise nothing is offered: requests would be placed here and
+    /// refused, time and again.
+    pub lends: bool,
     /// The donor's side of namespaces.
     pub donor: Arc<dyn DonorDelivery>,
     /// The origin's side of namespaces.
@@ -39,7 +42,7 @@ pub struct Deliveries {
 impl Deliveries {
     /// How this cluster can deliver leases now.
     pub(crate) fn offered(&self) -> Vec<Delivery> {
-        offered(&self.guest_policies.borrow(), &self.node_service.borrow())
+        offered(self.lends, &self.guest_policies.borrow(), &self.node_service.borrow())
     }
 
     /// Both sides of virtual nodes.
@@ -81,9 +84,9 @@ impl Deliveries {
     }
 }
 
-/// Guests beyond those that run would be held by nothing, either delivery.
-fn offered(problems: &PolicyProblems, service: &NodeService) -> Vec<Delivery> {
-    if problems.is_empty() { service.deliveries() } else { Vec::new() }
+/// While there are problems, guests beyond those that run would be held by nothing, in either delivery.
+fn offered(lends: bool, problems: &PolicyProblems, service: &NodeService) -> Vec<Delivery> {
+    if lends && problems.is_empty() { service.deliveries() } else { Vec::new() }
 }
 
 #[cfg(test)]
@@ -93,8 +96,14 @@ mod tests {
     #[test]
     fn nothing_is_offered_while_a_policy_of_guests_is_not_in_force() {
         let service = NodeService { lends: Ok(()), ..NodeService::none("not lent") };
-        assert_eq!(offered(&PolicyProblems::new(), &service).len(), 2);
+        assert_eq!(offered(true, &PolicyProblems::new(), &service).len(), 2);
         let missing = PolicyProblems::from([("comity-tenant", "it is absent".to_owned())]);
-        assert!(offered(&missing, &service).is_empty());
+        assert!(offered(true, &missing, &service).is_empty());
+    }
+
+    #[test]
+    fn a_cluster_that_does_not_lend_offers_nothing() {
+        let service = NodeService { lends: Ok(()), ..NodeService::none("not lent") };
+        assert!(offered(false, &PolicyProblems::new(), &service).is_empty());
     }
 }

@@ -14,7 +14,7 @@ use super::signed_terms::{EndBound, SignedTerms};
 use super::{Snapshot, Step, local_use, placement_check, signed_terms};
 use crate::reconcile::bound_peering::{BoundPeering, Institution};
 use crate::reconcile::steps::lease::{AdmitLease, PrepareLease, ReopenLease, ReportLease, ReportUse, SealCredential};
-use crate::signed_policy::lease_permit::SIGNED_POLICY;
+use crate::signed_policy::lease_permit::{SIGNED_POLICY, class_of, recorded};
 use crate::usage::LeaseUse;
 
 /// Idle time that is reported, at least: half the shortest time after which a lease is released.
@@ -126,14 +126,19 @@ fn admit(snapshot: &Snapshot<'_>, lease: &Lease, bound: BoundPeering, ledger: &m
     };
     match snapshot.policy.check(&terms) {
         Ok(()) => {
-            match signed_terms::check(snapshot, lease, &bound, capacity.milli(), ledger) {
+            let (tenant, class) = (recorded(&lease.tenant), recorded(class_of(lease)));
+            let (id, fencing_token) = (lease.id, lease.fencing_token);
+            let (data, purpose) = (lease.data.clone(), recorded(&lease.purpose));
+            let admission =
+                AdmitLease { lease: id, fencing_token, capacity, bound, delivery, tenant, class, data, purpose };
+            let record = admission.record(snapshot.now_ms);
+            match signed_terms::check(snapshot, lease, &record, &admission.bound, own) {
                 SignedTerms::Permit => {}
                 SignedTerms::Wait => return,
                 SignedTerms::Refuse(code, message) => return steps.push(refuse(lease, code, message)),
             }
-            ledger.admit(lease.id, capacity.clone());
-            let (lease, fencing_token) = (lease.id, lease.fencing_token);
-            steps.push(AdmitLease { lease, fencing_token, capacity, bound, delivery }.into());
+            ledger.admit(record);
+            steps.push(admission.into());
         }
         Err(message) => steps.push(refuse(lease, LOCAL_POLICY, message)),
     }
@@ -180,6 +185,9 @@ fn serve(snapshot: &Snapshot<'_>, lease: &Lease, record: &DonorRecord, bound: &B
         }
     }
     if record.sealed.is_none() {
+        if snapshot.signed_policy.lacks_documents() {
+            return;
+        }
         match may_begin(snapshot, lease, bound) {
             Ok(true) => {}
             Ok(false) => return,

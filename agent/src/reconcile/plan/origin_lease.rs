@@ -8,6 +8,7 @@ use comity_types::{Delivery, Side};
 
 use super::lease_end::{TakeDown, ends, refusal, refuse};
 use super::liqo_exchange::{ExchangeState, exchange_state};
+use super::signed_terms::{self, SignedTerms};
 use super::{Snapshot, Step, borrowing};
 use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::envelope::CREDENTIAL;
@@ -36,6 +37,13 @@ pub(super) fn plan(snapshot: &Snapshot<'_>, lease: &Lease, steps: &mut Vec<Step>
             steps.push(refuse(lease, refusal.code, refusal.message));
         }
         return;
+    }
+    match signed_terms::check_data(snapshot, lease, record.map(AsRef::as_ref)) {
+        SignedTerms::Permit => {}
+        SignedTerms::Wait => return,
+        SignedTerms::Refuse(code, message) => {
+            return steps.extend(snapshot.is_live.then(|| refuse(lease, code, message)));
+        }
     }
     if lease.delivery == Delivery::VirtualNode && !lease.origin_ready {
         let reason = match (&snapshot.service.borrows, exchange_state(snapshot, bound.peering())) {

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_agent_model::desired_state::DesiredState;
 use comity_agent_model::lease::Lease;
 use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement, WHOLE_MILLI};
-use comity_agent_state::record::{AdmittedCapacity, AdmittedPart, AdmittedShare, Records, functions_of};
+use comity_agent_state::record::{AdmittedCapacity, AdmittedPart, AdmittedShare, DonorRecord, Records, functions_of};
 use comity_proto::v1::{Device, Node, sharing};
 use comity_types::LeaseId;
 use comity_types::mig::{Board, Slots};
@@ -31,14 +31,13 @@ pub(super) struct OwnCapacity<'a> {
 pub(super) struct Ledger<'a> {
     held: Vec<AdmittedLease<'a>>,
     /// Admitted by this plan.
-    planned: Vec<(LeaseId, AdmittedCapacity)>,
+    planned: Vec<DonorRecord>,
 }
 
 /// A lease that holds capacity here.
 #[derive(Clone, Copy)]
 struct AdmittedLease<'a> {
-    id: LeaseId,
-    capacity: &'a AdmittedCapacity,
+    record: &'a DonorRecord,
     /// Whether a broker still wants it; if not, its capacity is about to be free.
     is_wanted: bool,
 }
@@ -48,31 +47,31 @@ impl<'a> Ledger<'a> {
     pub(super) fn of(records: &'a Records, desired: &DesiredState) -> Self {
         let wanted: BTreeSet<LeaseId> =
             desired.leases.iter().filter(|lease| lease.is_wanted()).map(|lease| lease.id).collect();
-        let held = records.donors.values().filter(|record| !record.removed).map(|record| AdmittedLease {
-            id: record.lease,
-            capacity: &record.capacity,
-            is_wanted: wanted.contains(&record.lease),
-        });
+        let held = records
+            .donors
+            .values()
+            .filter(|record| !record.removed)
+            .map(|record| AdmittedLease { record, is_wanted: wanted.contains(&record.lease) });
         Self { held: held.collect(), planned: Vec::new() }
     }
 
     /// Adds a lease that this plan admits.
-    pub(super) fn admit(&mut self, lease: LeaseId, capacity: AdmittedCapacity) {
-        self.planned.push((lease, capacity));
+    pub(super) fn admit(&mut self, record: DonorRecord) {
+        self.planned.push(record);
     }
 
     /// Thousandths of GPUs lent.
     pub(super) fn milli(&self) -> u64 {
-        self.all().fold(0, |sum: u64, held| sum.saturating_add(held.capacity.milli()))
+        self.all().fold(0, |sum: u64, held| sum.saturating_add(held.record.capacity.milli()))
     }
 
-    /// Leases with their thousandths of GPUs.
-    pub(super) fn amounts(&self) -> impl Iterator<Item = (LeaseId, u64)> {
-        self.all().map(|held| (held.id, held.capacity.milli()))
+    /// The leases but one, as they were admitted.
+    pub(super) fn others(&self, lease: LeaseId) -> impl Iterator<Item = &DonorRecord> {
+        self.all().map(|held| held.record).filter(move |record| record.lease != lease)
     }
 
     fn all(&self) -> impl Iterator<Item = AdmittedLease<'_>> {
-        let planned = self.planned.iter().map(|(id, capacity)| AdmittedLease { id: *id, capacity, is_wanted: true });
+        let planned = self.planned.iter().map(|record| AdmittedLease { record, is_wanted: true });
         self.held.iter().copied().chain(planned)
     }
 }
@@ -289,7 +288,7 @@ struct Others<'a>(Vec<(LeaseId, &'a AdmittedPart)>);
 
 impl<'a> Others<'a> {
     fn on(held: impl Iterator<Item = AdmittedLease<'a>>, node: &str) -> Self {
-        Self(held.filter_map(|held| Some((held.id, held.capacity.nodes.get(node)?))).collect())
+        Self(held.filter_map(|held| Some((held.record.lease, held.record.capacity.nodes.get(node)?))).collect())
     }
 
     fn check(&self, reserve: LocalReserve, node: &Node, part: &AdmittedPart) -> Result<(), String> {

@@ -1,10 +1,8 @@
 //! A repository with the signed policy of two institutions: `poly` borrows at `campus`, `centre` lends at `centre-main`.
 
-use std::fs;
-use std::process::{Command, Output};
-
 use comity_proto::v1;
 use comity_provenance::{ObjectId, ObjectKind, ObjectStore, StoreError, visit_objects};
+use comity_testkit::SignedGit;
 use tempfile::TempDir;
 
 use crate::signed_policy::shown_objects::ShownObjects;
@@ -16,23 +14,16 @@ pub(crate) const DONOR: &str = "centre-main";
 pub(crate) const NOW_MS: u64 = 1_796_083_200_000;
 const FOLDER: &str = "policy";
 
-pub(crate) struct SignedRepository(TempDir);
+pub(crate) struct SignedRepository {
+    repository: SignedGit,
+    _home: TempDir,
+}
 
 impl SignedRepository {
     pub(crate) fn new() -> Self {
-        let repository = Self(tempfile::tempdir().unwrap());
-        for person in ["ingrid", "poly", "centre"] {
-            let made = Command::new("ssh-keygen")
-                .args(["-q", "-t", "ed25519", "-N", "", "-C", person, "-f"])
-                .arg(repository.0.path().join(person))
-                .status();
-            assert!(made.unwrap().success());
-        }
-        fs::create_dir(repository.0.path().join(FOLDER)).unwrap();
-        repository.git(&["init", "--quiet", "--initial-branch", "main"]);
-        let key = |person: &str| {
-            fs::read_to_string(repository.0.path().join(format!("{person}.pub"))).unwrap().trim().to_owned()
-        };
+        let home = tempfile::tempdir().unwrap();
+        let repository = SignedGit::init(home.path(), &["ingrid", "poly", "centre"]).unwrap();
+        let key = |person: &str| repository.key(person).unwrap();
         let ingrid = "spiffe://t.example/user/ingrid";
         let member = |name: &str, cluster: &str| {
             let keys = format!("commitKeys: [{{key: {}}}]", key(name));
@@ -68,44 +59,23 @@ impl SignedRepository {
             ),
             ("agreement.yaml", document("Agreement", "both", "parties: [poly, centre], classes: [large]")),
         ] {
-            fs::write(repository.0.path().join(FOLDER).join(file), text).unwrap();
+            repository.write(&format!("{FOLDER}/{file}"), &text).unwrap();
         }
-        repository.commit(Some("ingrid"), "first");
-        repository
-    }
-
-    fn try_git(&self, arguments: &[&str]) -> Output {
-        Command::new("git")
-            .current_dir(self.0.path())
-            .env("HOME", self.0.path())
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .args(["-c", "user.name=A", "-c", "user.email=a@x", "-c", "gpg.format=ssh"])
-            .args(arguments)
-            .output()
-            .unwrap()
+        repository.commit(Some("ingrid"), "first").unwrap();
+        Self { repository, _home: home }
     }
 
     pub(crate) fn git(&self, arguments: &[&str]) -> String {
-        let output = self.try_git(arguments);
-        assert!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+        self.repository.git(arguments).unwrap()
     }
 
     pub(crate) fn edit(&self, file: &str, from: &str, to: &str) {
-        let path = self.0.path().join(FOLDER).join(file);
-        let text = fs::read_to_string(&path).unwrap();
-        assert!(text.contains(from), "{file} has no {from}: {text}");
-        fs::write(path, text.replace(from, to)).unwrap();
+        self.repository.edit(&format!("{FOLDER}/{file}"), from, to).unwrap();
     }
 
     /// Commits the policy, signed by somebody's key or not at all.
     pub(crate) fn commit(&self, signer: Option<&str>, message: &str) -> ObjectId {
-        let sign = signer.map(|signer| format!("-S{}", self.0.path().join(signer).display()));
-        let mut arguments = vec!["commit", "--quiet", "--allow-empty", "-m", message];
-        arguments.extend(sign.as_deref());
-        self.git(&["add", FOLDER]);
-        self.git(&arguments);
-        self.head()
+        self.repository.commit(signer, message).unwrap().parse().unwrap()
     }
 
     pub(crate) fn head(&self) -> ObjectId {
@@ -138,8 +108,8 @@ impl SignedRepository {
 
 impl ObjectStore for SignedRepository {
     fn object(&self, id: ObjectId, kind: ObjectKind, _limit: usize) -> Result<Vec<u8>, StoreError> {
-        let output = self.try_git(&["cat-file", kind.as_str(), &id.to_string()]);
-        if output.status.success() { Ok(output.stdout) } else { Err(StoreError::Missing { kind, id }) }
+        let found = self.repository.object(kind.as_str(), &id.to_string()).unwrap();
+        found.ok_or(StoreError::Missing { kind, id })
     }
 }
 

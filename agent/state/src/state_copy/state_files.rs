@@ -12,9 +12,10 @@ use crate::record::SecretBlob;
 const MAX_FILE_BYTES: u64 = 1 << 20;
 /// The only subdirectory: the certificate and its key.
 const IDENTITY: &str = "identity";
-/// Files of one process or host: they stay where they are. Documents of the signed policy can be shown again, and would
-/// fill the copy.
-const LOCAL_FILES: [&str; 5] = ["agent.redb", "agent.sock", "agent.yaml", "inventory.yaml", "signed-policy.json"];
+/// Name of the file with the documents of the signed policy. Brokers can show them again, and they would fill the copy.
+pub const SIGNED_POLICY_FILE: &str = "signed-policy.json";
+/// Files of one process or host: they stay where they are.
+const LOCAL_FILES: [&str; 5] = ["agent.redb", "agent.sock", "agent.yaml", "inventory.yaml", SIGNED_POLICY_FILE];
 /// Marks of crash points, for tests.
 const CRASH_MARKS: &str = "crashed-at-";
 

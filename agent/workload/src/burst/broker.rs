@@ -98,7 +98,8 @@ impl Requests for BrokerRequests {
         Box::pin(async move {
             // Never closed.
             let _turn = self.explanations.acquire().await;
-            limited(client.explain_request(v1::ExplainRequestRequest { request })).await
+            let call = v1::ExplainRequestRequest { request, seek_alternatives: false };
+            limited(client.explain_request(call)).await
         })
     }
 

@@ -4,7 +4,7 @@ use comity_agent_model::gpu_demand::GpuDemand;
 use comity_proto::v1;
 
 use super::facts::pod_options::PodOptions;
-use super::group::Purpose;
+use super::group::BurstNote;
 
 /// A request for the GPUs of some pods, delivered as a virtual node.
 #[derive(Clone, Debug, PartialEq)]
@@ -22,7 +22,7 @@ pub struct BurstRequest {
     /// Namespace of the pods.
     pub target_namespace: String,
     /// Its pods, for people and for this agent after a restart.
-    pub purpose: Purpose,
+    pub note: BurstNote,
     /// Options that the pods set.
     pub(crate) options: PodOptions,
 }
@@ -38,7 +38,7 @@ impl BurstRequest {
             duration_ms: self.duration_ms,
             delivery: v1::Delivery::VirtualNode.into(),
             target_namespace: self.target_namespace.clone(),
-            purpose: self.purpose.to_string(),
+            note: self.note.to_string(),
             ..v1::RequestSpec::default()
         };
         self.options.write_to(&mut spec);

@@ -8,7 +8,7 @@ use super::facts::demand::Shape;
 use super::facts::namespace::Rules;
 use super::facts::pod::{Owner, Parts, PodFacts, PodRef};
 use super::snapshot::{BurstSnapshot, LeaseFacts, LeaseStage, PodView, RequestFacts};
-use super::{GATE, group::Purpose};
+use super::{GATE, group::BurstNote};
 
 pub(crate) const NOW: u64 = 1_000_000_000;
 
@@ -103,7 +103,7 @@ pub(crate) fn request(gpus: u32, group: &str) -> RequestFacts {
         is_queued: true,
         short_since_ms: Some(NOW - 10_000),
         is_submitted_here: true,
-        purpose: Some(Purpose {
+        note: Some(BurstNote {
             owner: "replicaset/train".to_owned(),
             gpus_per_pod: 1,
             resource: "nvidia.com/gpu".to_owned(),

@@ -8,7 +8,7 @@ use super::facts::demand::Shape;
 use super::facts::pod::PodFacts;
 use super::facts::pod_options::PodOptions;
 
-/// Longest owner name in a purpose, which has at most 256 bytes.
+/// Longest owner name in a note, which has at most 256 bytes.
 const NAME_CHARS: usize = 80;
 
 /// Pods of one owner, shape and class, with the same options: they may share a request.
@@ -64,9 +64,9 @@ fn digest(parts: &[&str]) -> String {
     hex::encode(&hash.finalize()[..16])
 }
 
-/// The purpose of a request: for people, and for this agent after a restart.
+/// What the note of a request says: for people, and for this agent after a restart.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Purpose {
+pub struct BurstNote {
     /// Owner of the pods, as in "job/train".
     pub(crate) owner: String,
     /// GPUs of each pod.
@@ -77,7 +77,7 @@ pub struct Purpose {
     pub(crate) group: String,
 }
 
-impl Purpose {
+impl BurstNote {
     pub(crate) fn of(pod: &PodFacts, group: &Group) -> Self {
         let name: String = pod.owner.name.chars().take(NAME_CHARS).collect();
         Self {
@@ -100,7 +100,7 @@ impl Purpose {
     }
 }
 
-impl fmt::Display for Purpose {
+impl fmt::Display for BurstNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { owner, gpus_per_pod, resource, group } = self;
         write!(f, "burst of {owner} {gpus_per_pod}x {resource} #{group}")
@@ -130,15 +130,15 @@ mod tests {
     }
 
     #[test]
-    fn a_purpose_is_read_back_and_fits_a_request() {
+    fn a_note_is_read_back_and_fits_a_request() {
         let mut facts = pod("p-1").facts;
         facts.owner.name = "long-".repeat(60);
-        let purpose = Purpose::of(&facts, &group());
-        let text = purpose.to_string();
+        let note = BurstNote::of(&facts, &group());
+        let text = note.to_string();
         assert!(text.len() <= 256, "{text}");
-        assert_eq!(Purpose::parse(&text), Some(purpose));
+        assert_eq!(BurstNote::parse(&text), Some(note));
         for other in ["", "burst", "burst of my dog", "burst of job/x 1x nvidia.com/gpu #12", "burst of a b c d"] {
-            assert_eq!(Purpose::parse(other), None, "{other}");
+            assert_eq!(BurstNote::parse(other), None, "{other}");
         }
     }
 

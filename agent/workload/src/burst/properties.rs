@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::fixtures::{NOW, gated, lease, pending, pod, request, snapshot};
-use super::group::Purpose;
+use super::group::BurstNote;
 use super::plan::{BurstAction, plan};
 use super::snapshot::{BurstSnapshot, EndedRequest, LeaseStage, PodView};
 
@@ -73,7 +73,7 @@ fn carry_out(snapshot: &mut BurstSnapshot, actions: &[BurstAction], next: &mut u
                 let (id, lease_id) = (format!("req-{next}"), format!("lease-{next}"));
                 let count = one.request.gpus.count;
                 let mut facts_of = request(count, "");
-                facts_of.purpose = Purpose::parse(&one.request.purpose.to_string());
+                facts_of.note = BurstNote::parse(&one.request.note.to_string());
                 (facts_of.is_queued, facts_of.lease) = (false, Some(lease_id.clone()));
                 snapshot.requests.as_mut().unwrap().insert(id.clone(), facts_of);
                 snapshot.leases.as_mut().unwrap().insert(lease_id, lease(&id, count, LeaseStage::Active));

@@ -7,7 +7,7 @@ use comity_agent_model::gpu_demand::Share;
 use super::facts::demand::Shape;
 use super::facts::pod::PodFacts;
 use super::facts::pod_options::PodOptions;
-use super::group::Purpose;
+use super::group::BurstNote;
 use super::snapshot::{BurstSnapshot, LeaseFacts, LeaseStage};
 
 /// Capacity of a request and its lease.
@@ -23,7 +23,7 @@ pub(crate) struct Slot<'a> {
     memory_mib_per_gpu: u64,
     pub(crate) is_queued: bool,
     pub(crate) lease: Option<(&'a str, &'a LeaseFacts)>,
-    pub(crate) purpose: Option<&'a Purpose>,
+    pub(crate) note: Option<&'a BurstNote>,
     /// Whether this cluster's agent submitted the request.
     pub(crate) is_submitted_here: bool,
     /// The request's options; `None` if only the lease is known.
@@ -61,21 +61,21 @@ impl Slot<'_> {
         let enough =
             shape.cpu_milli_per_gpu <= self.cpu_milli_per_gpu && shape.memory_mib_per_gpu <= self.memory_mib_per_gpu;
         // A request for single GPUs may spread over several nodes.
-        let together = self.purpose.is_none_or(|purpose| {
-            purpose.resource == shape.resource && (shape.gpus == 1 || purpose.gpus_per_pod == shape.gpus)
-        });
+        let together = self
+            .note
+            .is_none_or(|note| note.resource == shape.resource && (shape.gpus == 1 || note.gpus_per_pod == shape.gpus));
         // People may request any part for their pods; burst requests what a pod states.
-        let same_share = self.purpose.is_none() || self.share == shape.share.as_ref();
+        let same_share = self.note.is_none() || self.share == shape.share.as_ref();
         let same_kind = !self.has_other_resource(shape) && same_share;
         // A queued request serves its own group only; one that burst did not make serves pods once it has a lease.
-        let theirs = match self.purpose {
-            Some(purpose) if self.is_queued => purpose.group == group,
+        let theirs = match self.note {
+            Some(note) if self.is_queued => note.group == group,
             Some(_) => true,
             None => self.lease.is_some(),
         };
         // Pods without options may use any lease that people requested.
         let options_met = self.options.is_some_and(|requested| options.are_met_by(requested))
-            || (self.purpose.is_none() && options.are_unset());
+            || (self.note.is_none() && options.are_unset());
         let reaches_store = self.options.is_none_or(|requested| options.reach_store_of(requested));
         enough && together && same_kind && theirs && options_met && reaches_store
     }
@@ -98,7 +98,7 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
                 memory_mib_per_gpu: request.memory_mib_per_gpu,
                 is_queued: request.is_queued,
                 lease: None,
-                purpose: request.purpose.as_ref(),
+                note: request.note.as_ref(),
                 is_submitted_here: request.is_submitted_here,
                 options: Some(&request.options),
                 message: &request.message,
@@ -119,7 +119,7 @@ pub(crate) fn slots(snapshot: &BurstSnapshot) -> BTreeMap<&str, Slot<'_>> {
             memory_mib_per_gpu: lease.memory_mib_per_gpu,
             is_queued: false,
             lease: None,
-            purpose: None,
+            note: None,
             is_submitted_here: false,
             options: None,
             message: "",
@@ -216,7 +216,7 @@ mod tests {
         let of = |secret: &str| PodOptions { checkpoint_secret: Some(secret.to_owned()), ..PodOptions::default() };
         let shape = pod("p").facts.shape.unwrap();
         let takes = |requested: PodOptions, options: &PodOptions| {
-            let requested = RequestFacts { is_queued: false, purpose: None, options: requested, ..request(1, "") };
+            let requested = RequestFacts { is_queued: false, note: None, options: requested, ..request(1, "") };
             let snapshot = BurstSnapshot {
                 requests: Some(BTreeMap::from([("req-1".to_owned(), requested)])),
                 leases: Some(BTreeMap::from([("lease-1".to_owned(), lease("req-1", 1, LeaseStage::Active))])),

@@ -49,8 +49,8 @@ pub struct RequestFacts {
     pub(crate) options: PodOptions,
     /// Whether this cluster's agent submitted it, for a burst or a GpuRequest.
     pub is_submitted_here: bool,
-    /// Its purpose, if burst made it.
-    pub purpose: Option<super::group::Purpose>,
+    /// Its note, if burst made it.
+    pub note: Option<super::group::BurstNote>,
 }
 
 /// A request that ended.
@@ -196,7 +196,7 @@ impl BurstSnapshot {
             let rules = self.namespaces.get(&request.namespace).and_then(|rules| rules.as_ref().ok());
             rules.is_some_and(|rules| rules.tenant == request.tenant)
         };
-        let by_people = self.requests.as_ref()?.values().filter(|request| request.purpose.is_none());
+        let by_people = self.requests.as_ref()?.values().filter(|request| request.note.is_none());
         let named = by_people.filter(is_of_its_tenant).filter_map(|request| {
             let secret = request.options.checkpoint_secret.as_deref()?;
             Some((request.namespace.as_str(), secret))
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn only_requests_of_the_namespaces_tenant_choose_the_store_of_its_pods() {
         let mut request = fixtures::request(1, "");
-        request.purpose = None;
+        request.note = None;
         request.options.checkpoint_secret = Some("checkpoints".to_owned());
         let stores = |request: &RequestFacts| {
             let mut snapshot = fixtures::snapshot(Vec::new());

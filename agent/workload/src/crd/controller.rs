@@ -299,13 +299,13 @@ impl Controller {
         let object = &work.object;
         let uid = object.metadata.uid.clone().unwrap_or_default();
         let named = object.status.as_ref().and_then(|status| status.request.clone());
-        let of_purpose = |live: &[v1::Request]| {
+        let of_note = |live: &[v1::Request]| {
             let is_its = |request: &&v1::Request| {
-                request.spec.as_ref().and_then(|spec| reconcile::uid_in(&spec.purpose)) == Some(uid.as_str())
+                request.spec.as_ref().and_then(|spec| reconcile::uid_in(&spec.note)) == Some(uid.as_str())
             };
             live.iter().find(is_its).map(|request| request.id.clone())
         };
-        let cancelled = match (named.or_else(|| live.and_then(of_purpose)), live) {
+        let cancelled = match (named.or_else(|| live.and_then(of_note)), live) {
             (Some(request), _) => self.requests.cancel(request, format!("gpurequest-cancel-{uid}")).await,
             // The broker has no request for it.
             (None, Some(_)) => Ok(()),
@@ -332,7 +332,7 @@ impl Controller {
         let now = self.clock.unix_ms();
         let objects: Vec<String> = state.requests.facts().filter_map(|object| object.metadata.uid.clone()).collect();
         let is_orphan = |request: &&v1::Request| {
-            let uid = request.spec.as_ref().and_then(|spec| reconcile::uid_in(&spec.purpose));
+            let uid = request.spec.as_ref().and_then(|spec| reconcile::uid_in(&spec.note));
             uid.is_some_and(|uid| !objects.iter().any(|known| known == uid))
         };
         let orphans: Vec<&v1::Request> = live.iter().filter(is_orphan).collect();

@@ -81,7 +81,7 @@ mod tests {
     use crate::crd::GpuRequestSpec;
 
     fn at(version: &str) -> GpuRequest {
-        let mut object = GpuRequest::new("train", GpuRequestSpec { gpus: 1, ..GpuRequestSpec::default() });
+        let mut object = GpuRequest::new("train", GpuRequestSpec { gpus: Some(1), ..GpuRequestSpec::default() });
         object.metadata.uid = Some("u".to_owned());
         object.metadata.resource_version = Some(version.to_owned());
         object

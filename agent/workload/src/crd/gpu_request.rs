@@ -22,6 +22,7 @@ use super::{Condition, DataNeed, Isolation, Members, Preemptible, Topology, Wind
     derive = "PartialEq",
     doc = "GPUs asked for from other clusters",
     printcolumn(name = "GPUs", type_ = "integer", json_path = ".spec.gpus"),
+    printcolumn(name = "Template", type_ = "string", json_path = ".spec.template", priority = "1"),
     printcolumn(name = "Class", type_ = "string", json_path = ".spec.class"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Donor", type_ = "string", json_path = ".status.donor"),
@@ -33,15 +34,16 @@ use super::{Condition, DataNeed, Isolation, Members, Preemptible, Topology, Wind
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[x_kube(
     validation = Rule::new("self == oldSelf").message("a GpuRequest cannot be changed: delete it and create another"),
+    validation = Rule::new("has(self.gpus) || has(self.template)").message("gpus is required: say how many, or name a template"),
     validation = Rule::new("!(has(self.class) && has(self.selector))").message("give either class or selector, not both"),
     validation = Rule::new("[has(self.milli), has(self.migProfile), has(self.memoryMib)].filter(given, given).size() <= 1").message("give at most one of milli, migProfile and memoryMib: each says how much of a GPU one share is"),
     validation = Rule::new("!(has(self.sameNode) && has(self.topology) && has(self.topology.sameNode))").message("give either sameNode or topology.sameNode, not both: they are the same"),
     validation = Rule::new("!(has(self.topology) && has(self.topology.spreadNodes) && self.topology.spreadNodes) || !((has(self.sameNode) && self.sameNode) || (has(self.topology.sameNode) && self.topology.sameNode) || (has(self.topology.wholeNode) && self.topology.wholeNode))").message("topology.spreadNodes contradicts sameNode and wholeNode: leave one of them out"),
-    validation = Rule::new("!(has(self.spreadDonors) && self.spreadDonors) || has(self.members)").message("spreadDonors is about members of a gang: say of how many with members, or leave it out"),
-    validation = Rule::new("!has(self.members) || self.members.desired * self.gpus <= 4096").message("members.desired times gpus must be at most 4096: each member has that many GPUs"),
+    validation = Rule::new("!(has(self.spreadDonors) && self.spreadDonors) || has(self.members) || has(self.template)").message("spreadDonors is about members of a gang: say of how many with members, or leave it out"),
+    validation = Rule::new("!has(self.members) || !has(self.gpus) || self.members.desired * self.gpus <= 4096").message("members.desired times gpus must be at most 4096: each member has that many GPUs"),
     validation = Rule::new("!(has(self.migProfile) && has(self.topology) && has(self.topology.nvlink) && self.topology.nvlink == 'Required')").message("NVLink does not join MIG instances: leave topology.nvlink out, or ask for whole GPUs"),
     validation = Rule::new("!(has(self.checkpointSecret) && has(self.delivery) && self.delivery == 'Namespace')").message("checkpointSecret reaches only pods on a virtual node: leave it out and create the Secret in the lease's namespace, or use delivery VirtualNode"),
-    validation = Rule::new("!(has(self.topology) && has(self.topology.numa)) || (has(self.cpuMilliPerGpu) && self.cpuMilliPerGpu > 0) || (has(self.memoryMibPerGpu) && self.memoryMibPerGpu > 0)").message("topology.numa aligns CPU and memory: say how much with cpuMilliPerGpu or memoryMibPerGpu")
+    validation = Rule::new("!(has(self.topology) && has(self.topology.numa)) || (has(self.cpuMilliPerGpu) && self.cpuMilliPerGpu > 0) || (has(self.memoryMibPerGpu) && self.memoryMibPerGpu > 0) || has(self.template)").message("topology.numa aligns CPU and memory: say how much with cpuMilliPerGpu or memoryMibPerGpu")
 )]
 pub struct GpuRequestSpec {
     /// Tenant charged. Absent: the namespace's label comity.dev/tenant, or the agent's default; it must equal that.
@@ -49,7 +51,12 @@ pub struct GpuRequestSpec {
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("tenant must be a DNS label: lower-case letters, digits and '-'"))]
     #[schemars(length(max = 63))]
     pub tenant: Option<String>,
-    /// GPU class. Absent, with no selector either: the agent's default.
+    /// Request template of the policy bundle, which sets the fields that are absent here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("template must be a DNS label: lower-case letters, digits and '-'"))]
+    #[schemars(length(max = 63))]
+    pub template: Option<String>,
+    /// GPU class. Absent, with no selector and no template either: the agent's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("class must be a DNS label: lower-case letters, digits and '-'"))]
     #[schemars(length(max = 63))]
@@ -58,9 +65,10 @@ pub struct GpuRequestSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     pub selector: Option<String>,
-    /// How many GPUs, or shares of GPUs; where there are members, of each of them.
+    /// How many GPUs, or shares of GPUs; where there are members, of each of them. Required without a template.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 1 && self <= 4096").message("gpus must be from 1 to 4096"))]
-    pub gpus: i32,
+    pub gpus: Option<i32>,
     /// Thousandths of a GPU that one share is. Absent: a whole one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self >= 50 && self <= 1000").message("milli must be from 50 to 1000: a twentieth of a GPU to a whole one"))]
@@ -112,6 +120,12 @@ pub struct GpuRequestSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     pub data: Vec<DataNeed>,
+    /// Purpose for which its work reads `data`: one that the Federation document declares. Required by datasets that may be
+    /// read for some purposes only. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("purpose must be a DNS label: lower-case letters, digits and '-'"))]
+    #[schemars(length(max = 63))]
+    pub purpose: Option<String>,
     /// Priority class of the policy bundle. Absent: the federation's default.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = Rule::new("self.matches('^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$')").message("priorityClass must be a DNS label: lower-case letters, digits and '-'"))]
@@ -129,7 +143,7 @@ pub struct GpuRequestSpec {
     /// When it may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
-    /// How the GPUs arrive. Absent: VirtualNode.
+    /// How the GPUs arrive. Absent: VirtualNode; with a template, as that says, or Namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliveryKind>,
 }

@@ -24,12 +24,12 @@ pub(super) struct Defaults {
     pub(super) class: String,
 }
 
-/// Prefix of a request's purpose; the object's UID follows.
-const PURPOSE: &str = "GpuRequest ";
+/// Prefix of a request's note; the object's UID follows.
+const NOTE: &str = "GpuRequest ";
 
 /// The UID of the `GpuRequest` that a request was made for.
-pub(super) fn uid_in(purpose: &str) -> Option<&str> {
-    purpose.strip_prefix(PURPOSE)?.rsplit_once(" #").map(|(_, uid)| uid)
+pub(super) fn uid_in(note: &str) -> Option<&str> {
+    note.strip_prefix(NOTE)?.rsplit_once(" #").map(|(_, uid)| uid)
 }
 
 /// The idempotency key of its submission.
@@ -54,30 +54,34 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         }
         _ => defaults.tenant.clone(),
     };
-    let class = spec.class.clone().unwrap_or_else(|| defaults.class.clone());
-    if class.is_empty() && spec.selector.is_none() {
+    let has_default_class = spec.selector.is_none() && spec.template.is_none();
+    let default_class = || if has_default_class { defaults.class.clone() } else { String::new() };
+    let class = spec.class.clone().unwrap_or_else(default_class);
+    if class.is_empty() && has_default_class {
         return Err(format!("no GPU class: give spec.class or spec.selector, or {CLASS} on the namespace"));
     }
     let share = match (spec.milli, &spec.mig_profile, spec.memory_mib) {
-        (Some(milli), _, _) => Share::Milli(u32::try_from(milli).unwrap_or(0)),
-        (None, Some(profile), _) => Share::MigProfile(profile.clone()),
-        (None, None, Some(memory)) => Share::MemoryMib(u64::try_from(memory).unwrap_or(0)),
-        (None, None, None) => Share::Whole,
+        (Some(milli), _, _) => Some(Share::Milli(u32::try_from(milli).unwrap_or(0))),
+        (None, Some(profile), _) => Some(Share::MigProfile(profile.clone())),
+        (None, None, Some(memory)) => Some(Share::MemoryMib(u64::try_from(memory).unwrap_or(0))),
+        (None, None, None) => spec.template.is_none().then_some(Share::Whole),
     };
     let duration_ms = given_ms("spec.duration", spec.duration.as_deref())?;
     let release_idle_ms = given_ms("spec.releaseIdle", spec.release_idle.as_deref())?;
     let window = spec.window.clone().unwrap_or_default();
     let amount = |given: Option<i64>| u64::try_from(given.unwrap_or(0)).unwrap_or(0);
-    let delivery = match spec.delivery.unwrap_or_default() {
-        DeliveryKind::VirtualNode => v1::Delivery::VirtualNode,
-        DeliveryKind::Namespace => v1::Delivery::Namespace,
+    let delivery = match spec.delivery {
+        // The template says, or the federation.
+        None if spec.template.is_some() => v1::Delivery::Unspecified,
+        None | Some(DeliveryKind::VirtualNode) => v1::Delivery::VirtualNode,
+        Some(DeliveryKind::Namespace) => v1::Delivery::Namespace,
     };
     let name: String = metadata.name.as_deref().unwrap_or_default().chars().take(100).collect();
     let gpus = GpuDemand {
-        class: if spec.selector.is_some() { String::new() } else { class },
+        class,
         selector: spec.selector.clone().unwrap_or_default(),
-        share: Some(share),
-        count: count(spec.gpus),
+        share,
+        count: count(spec.gpus.unwrap_or(0)),
         cpu_milli_per_gpu: amount(spec.cpu_milli_per_gpu),
         memory_mib_per_gpu: amount(spec.memory_mib_per_gpu),
         isolation: Isolation::to_message(spec.isolation),
@@ -106,8 +110,10 @@ pub(super) fn spec(object: &GpuRequest, defaults: &Defaults) -> Result<v1::Reque
         duration_ms,
         release_idle_ms,
         delivery: delivery.into(),
+        template: spec.template.clone().unwrap_or_default(),
         target_namespace: namespace,
-        purpose: format!("{PURPOSE}{name} #{}", metadata.uid.as_deref().unwrap_or_default()),
+        purpose: spec.purpose.clone().unwrap_or_default(),
+        note: format!("{NOTE}{name} #{}", metadata.uid.as_deref().unwrap_or_default()),
         ..v1::RequestSpec::default()
     })
 }
@@ -224,21 +230,40 @@ mod tests {
 
     #[test]
     fn a_request_has_the_objects_fields() {
-        let given = GpuRequestSpec { gpus: 2, milli: Some(250), duration: Some("2h".to_owned()), ..Default::default() };
+        let given =
+            GpuRequestSpec { gpus: Some(2), milli: Some(250), duration: Some("2h".to_owned()), ..Default::default() };
         let asked = spec(&object(given), &defaults()).unwrap();
         assert_eq!((asked.tenant.as_str(), asked.origin.as_str(), asked.duration_ms), ("vision", "here", 7_200_000));
         assert_eq!((asked.target_namespace.as_str(), asked.delivery()), ("team-a", v1::Delivery::VirtualNode));
         let gpus = asked.gpus.unwrap();
         assert_eq!((gpus.count, gpus.class.as_str()), (2, "frontier"));
         assert_eq!(GpuDemand::from(gpus).share, Some(Share::Milli(250)));
-        assert_eq!(uid_in(&asked.purpose), Some("u-1"));
+        assert_eq!(uid_in(&asked.note), Some("u-1"));
         assert_eq!(uid_in("burst of job/x 1x nvidia.com/gpu #u-1"), None);
+    }
+
+    #[test]
+    fn a_template_sets_what_the_object_leaves_out() {
+        let given = GpuRequestSpec { template: Some("notebook".to_owned()), ..Default::default() };
+        let asked = spec(&object(given.clone()), &defaults()).unwrap();
+        assert_eq!((asked.template.as_str(), asked.delivery()), ("notebook", v1::Delivery::Unspecified));
+        let gpus = asked.gpus.unwrap();
+        assert_eq!((gpus.class.as_str(), gpus.count, gpus.share), ("", 0, None));
+        let given = GpuRequestSpec {
+            gpus: Some(2),
+            class: Some("large".to_owned()),
+            delivery: Some(DeliveryKind::VirtualNode),
+            ..given
+        };
+        let asked = spec(&object(given), &defaults()).unwrap();
+        assert_eq!(asked.delivery(), v1::Delivery::VirtualNode);
+        assert_eq!(asked.gpus.map(|gpus| (gpus.class, gpus.count)), Some(("large".to_owned(), 2)));
     }
 
     #[test]
     fn a_request_has_the_objects_options() {
         let mut given = GpuRequestSpec {
-            gpus: 4,
+            gpus: Some(4),
             isolation: Some(Isolation::Hardware),
             same_node: Some(true),
             topology: Some(Topology {
@@ -252,6 +277,7 @@ mod tests {
             members: Some(Members { min: 2, desired: 8 }),
             spread_donors: Some(true),
             data: vec![DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }],
+            purpose: Some("research".to_owned()),
             priority_class: Some("urgent".to_owned()),
             preemptible: Some(Preemptible {
                 grace_seconds: Some(600),
@@ -269,6 +295,7 @@ mod tests {
         assert!(asked.spread_donors);
         assert_eq!(asked.gpus.map(|gpus| gpus.isolation()), Some(v1::Isolation::Hardware));
         assert_eq!(asked.data, [v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
+        assert_eq!(asked.purpose, "research");
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
         assert_eq!(asked.members, Some(v1::Members { min: 2, desired: 8 }));
         assert_eq!(
@@ -288,19 +315,19 @@ mod tests {
 
     #[test]
     fn a_namespace_cannot_be_accounted_to_somebody_else() {
-        let given = GpuRequestSpec { gpus: 1, tenant: Some("robotics".to_owned()), ..Default::default() };
+        let given = GpuRequestSpec { gpus: Some(1), tenant: Some("robotics".to_owned()), ..Default::default() };
         let error = spec(&object(given.clone()), &defaults()).unwrap_err();
         assert!(error.contains("robotics") && error.contains("vision"), "{error}");
         let unknown = Defaults { tenant: String::new(), ..defaults() };
         assert!(spec(&object(given), &unknown).unwrap_err().contains(TENANT_LABEL));
         let classless = Defaults { class: String::new(), ..defaults() };
-        let given = GpuRequestSpec { gpus: 1, ..Default::default() };
+        let given = GpuRequestSpec { gpus: Some(1), ..Default::default() };
         assert!(spec(&object(given), &classless).unwrap_err().contains("spec.class"));
     }
 
     #[test]
     fn the_status_follows_request_and_lease() {
-        let object = object(GpuRequestSpec { gpus: 1, ..Default::default() });
+        let object = object(GpuRequestSpec { gpus: Some(1), ..Default::default() });
         let mut request =
             v1::Request { id: "req-3".to_owned(), state: 1, message: "no donor".to_owned(), ..Default::default() };
         let queued = status(&object, &request, None, 1_000);

@@ -7,7 +7,7 @@ use comity_audit::Subject;
 use comity_types::{ClusterId, TenantId};
 
 use crate::apply::command::Command;
-use crate::model::invite::{InviteSubject, invitation_id};
+use crate::model::invite::{InvitationId, InviteSubject};
 use crate::model::reply::{Reply, ReplyBody};
 use crate::state::State;
 use crate::state::transition::Transition;
@@ -92,7 +92,7 @@ impl Command {
             }
             Self::SetPolicySource(command) => {
                 let source = Subject::new("policy-source", format!("{} {}", command.repository, command.branch));
-                new(Always, "policy-source-set", source)
+                new(Always, "policy-source-set", source).because(if command.new_history { "new history" } else { "" })
             }
             Self::RemovePolicySource(_) => new(Always, "policy-source-removed", Subject::new("policy-source", "")),
             Self::InviteCluster(command) => {
@@ -113,7 +113,7 @@ impl Command {
             Self::JoinBroker(command) => new(WhenDone, "broker-joined", Subject::new("broker", command.broker))
                 .because(invited_by(state, &command.secret_sha256)),
             Self::RevokeInvite(command) => {
-                let mut open = state.invites.iter().filter(|(hash, _)| invitation_id(hash) == command.id);
+                let mut open = state.invites.iter().filter(|(hash, _)| InvitationId::of(hash) == command.id);
                 let found = open.next().map(|(_, invite)| &invite.subject);
                 let cause = found.map_or_else(String::new, |subject| format!("for {} {subject}", subject.kind()));
                 let institutions = found.into_iter().flat_map(|subject| match subject {
@@ -189,7 +189,8 @@ impl Command {
             | Self::BeginTerm(_)
             | Self::Expire(_)
             | Self::AdmitBroker(_)
-            | Self::RecordPull(_) => return None,
+            | Self::RecordPull(_)
+            | Self::RecordAuditExport(_) => return None,
         })
     }
 }

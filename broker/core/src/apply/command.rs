@@ -21,6 +21,7 @@ pub use brokers::admit_broker::AdmitBroker;
 pub use brokers::assign_broker::AssignBroker;
 pub use brokers::begin_term::{BeginTerm, SHORTEST_OUTAGE};
 pub use brokers::rebase_time::RebaseTime;
+pub use brokers::record_audit_export::RecordAuditExport;
 pub use brokers::recover_group::RecoverGroup;
 pub use clusters::advertise_offer::AdvertiseOffer;
 pub use clusters::invite_cluster::InviteCluster;
@@ -100,6 +101,7 @@ pub enum Command {
     SetPolicySource(SetPolicySource),
     RemovePolicySource(RemovePolicySource),
     RecordPull(RecordPull),
+    RecordAuditExport(RecordAuditExport),
 }
 
 impl Command {
@@ -144,6 +146,7 @@ impl Command {
             Self::SetPolicySource(command) => command.apply(transition),
             Self::RemovePolicySource(command) => command.apply(transition),
             Self::RecordPull(command) => command.apply(transition),
+            Self::RecordAuditExport(command) => command.apply(transition),
         }
     }
 
@@ -189,6 +192,7 @@ impl Command {
             Self::SetPolicySource(_) => "set-policy-source",
             Self::RemovePolicySource(_) => "remove-policy-source",
             Self::RecordPull(_) => "record-pull",
+            Self::RecordAuditExport(_) => "record-audit-export",
         }
     }
 }

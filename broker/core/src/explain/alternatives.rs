@@ -31,8 +31,9 @@ pub struct Alternative {
 /// duration, in milliseconds.
 type Distance = (u64, u64, u64);
 
-/// Templates with the delivery of `spec` that its tenant is offered, and from which a request at `now` could start:
-/// before `sooner_than`, if that is set. At most 3 of the 8 nearest, the soonest first.
+/// Templates with the delivery of `spec` that its tenant is offered, and from which a request at `now`, with the donors
+/// and the start window of `spec`, could start: before `sooner_than`, if that is set. At most 3 of the 8 nearest, the
+/// soonest first.
 #[must_use]
 pub fn alternatives(
     state: &State,
@@ -41,32 +42,64 @@ pub fn alternatives(
     sooner_than: Option<Timestamp>,
 ) -> Vec<Alternative> {
     let Some(record) = &state.policy else { return Vec::new() };
+    let soonest = now.max(spec.not_before.unwrap_or_default());
+    if sooner_than.is_some_and(|other| other <= soonest) {
+        return Vec::new();
+    }
     let offered = record.bundle.templates_offered_to(spec.tenant.as_str());
     let near = offered.filter_map(|template| {
-        let (tenant, origin) = (spec.tenant.clone(), spec.origin.clone());
-        let from_template = of_template(template, tenant, origin, spec.target_namespace.clone()).ok()?;
-        let candidate = RequestSpec { submitted_by: spec.submitted_by.clone(), ..from_template };
+        let from_template = of_template(template, spec.tenant.clone(), spec.origin.clone()).ok()?;
+        let reads_the_same = (from_template.data.is_empty() || from_template.data == spec.data)
+            && (from_template.purpose.is_empty() || from_template.purpose == spec.purpose);
+        let candidate = RequestSpec {
+            target_namespace: spec.target_namespace.clone(),
+            allow_donors: spec.allow_donors.clone(),
+            deny_donors: spec.deny_donors.clone(),
+            not_before: spec.not_before,
+            start_by: spec.start_by,
+            data: spec.data.clone(),
+            purpose: spec.purpose.clone(),
+            submitted_by: spec.submitted_by.clone(),
+            ..from_template
+        };
         let is_other = candidate.template != spec.template && candidate.delivery == spec.delivery;
-        is_other.then(|| (distance(state, spec, &candidate), candidate, template.spec.title.as_str()))
+        (is_other && reads_the_same)
+            .then(|| (distance(state, spec, &candidate), candidate, template.spec.title.as_str()))
     });
     let mut near: Vec<(Distance, RequestSpec, &str)> = near.collect();
     // Stable: equally near ones stay in the order of their names.
     near.sort_by_key(|(distance, ..)| *distance);
     near.truncate(MAX_QUOTED);
-    let starts = near.into_iter().filter_map(|(_, candidate, title)| {
-        let candidate = check_submission(state, &candidate, now).ok()?;
-        if unservable(state, &candidate, now).is_some() {
-            return None;
+    let (mut found, mut at_once) = (Vec::new(), 0);
+    for (_, candidate, title) in near {
+        // None of the others can start sooner, and they are farther.
+        if at_once == MAX_ALTERNATIVES {
+            break;
         }
-        let (earliest, donors) = quote(state, &candidate).earliest?;
-        let is_sooner = sooner_than.is_none_or(|other| earliest < other);
-        is_sooner
-            .then(|| Some(Alternative { template: candidate.template?, title: title.to_owned(), earliest, donors }))?
-    });
-    let mut starts: Vec<Alternative> = starts.collect();
-    starts.sort_by_key(|alternative| alternative.earliest);
-    starts.truncate(MAX_ALTERNATIVES);
-    starts
+        let Some(alternative) = start_of(state, &candidate, title, now) else { continue };
+        if sooner_than.is_none_or(|other| alternative.earliest < other) {
+            at_once += usize::from(alternative.earliest <= soonest);
+            found.push(alternative);
+        }
+    }
+    // Stable: of those with the same start, the nearest stays first.
+    found.sort_by_key(|alternative| alternative.earliest);
+    found.truncate(MAX_ALTERNATIVES);
+    found
+}
+
+/// When a candidate could start; `None` if it is refused, if no donor could ever serve it, or if its start window closes
+/// before.
+fn start_of(state: &State, candidate: &RequestSpec, title: &str, now: Timestamp) -> Option<Alternative> {
+    let candidate = check_submission(state, candidate, now).ok()?;
+    if unservable(state, &candidate, now).is_some() {
+        return None;
+    }
+    let (earliest, donors) = quote(state, &candidate).earliest?;
+    if candidate.start_by.is_some_and(|latest| earliest > latest) {
+        return None;
+    }
+    Some(Alternative { template: candidate.template?, title: title.to_owned(), earliest, donors })
 }
 
 fn distance(state: &State, one: &RequestSpec, other: &RequestSpec) -> Distance {

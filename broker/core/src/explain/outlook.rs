@@ -7,8 +7,9 @@ use comity_types::{ClusterId, RequestId};
 
 use crate::explain::answer::Explanation;
 use crate::explain::reclaims::Reclaims;
+use crate::feasibility::held_capacity::HeldCapacity;
 use crate::feasibility::reclaim_checks::preemption::{preempting_priority, yields_to_priority};
-use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
 use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
@@ -17,8 +18,8 @@ use crate::model::time::Timestamp;
 use crate::scheduler::plan::Plan;
 use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, cheapest_room_after};
-use crate::scheduler::reserve::{earliest_start, held_after_reclaims, lease_end, lease_ends};
-use crate::state::notice::notice;
+use crate::scheduler::reserve::{earliest_start, held_after_reclaims, lease_ends};
+use crate::state::notice::end_if_reclaimed_at;
 
 /// Start time and donors.
 pub(crate) type Outlook = (Timestamp, Vec<ClusterId>);
@@ -61,11 +62,7 @@ fn by_later_preemption<'p>(
     let leases = lease_ends(state, &plan.reclaims);
     // Leases that yield block nobody.
     let end_or_yield = |lease: &Lease, end| if yields_to_priority(state, lease, value) { state.log_time } else { end };
-    let yielding = leases.iter().map(|(_, lease, end)| HeldCapacity {
-        end: end_or_yield(lease, *end),
-        counts: lease.as_use(),
-        placement: &lease.placement,
-    });
+    let yielding = leases.iter().map(|(id, lease, end)| HeldCapacity::of_lease(*id, lease, end_or_yield(lease, *end)));
     let (from, _) = outlook_alone(snapshot, yielding.chain(held.iter().cloned()).collect(), &request.spec)?;
     let from = from.max(request.spec.not_before.unwrap_or_default());
     if from <= state.log_time {
@@ -75,15 +72,14 @@ fn by_later_preemption<'p>(
     let mut snapshot = snapshot.clone();
     held.iter().filter(|held| held.end <= from).for_each(|held| snapshot.release(held));
     let mut gone = BTreeSet::new();
-    for (id, lease, end) in leases.iter().filter(|(.., end)| *end <= from) {
-        snapshot.release(&HeldCapacity { end: *end, counts: lease.as_use(), placement: &lease.placement });
+    for (id, lease, _) in leases.iter().filter(|(.., end)| *end <= from) {
+        snapshot.release_lease(*id, lease);
         gone.insert(*id);
     }
-    let Room { donor, set, .. } = cheapest_room_after(&snapshot, &request.spec, &gone)?;
+    let Room { donor, set, .. } = cheapest_room_after(&snapshot, &request.spec, &gone, from)?;
     // The notice does not depend on the request.
     let by = ReclaimReason::Preempted { by: RequestId(0) };
-    let end = |lease: &Lease| from.after(notice(state, lease, &by)).min(lease_end(lease, state.log_time));
-    let start = set.victims.iter().map(|victim| end(victim.lease)).max()?;
+    let start = set.victims.iter().map(|victim| end_if_reclaimed_at(state, victim.lease, &by, from)).max()?;
     Some((start, vec![donor.clone()]))
 }
 

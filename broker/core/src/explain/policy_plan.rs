@@ -7,6 +7,7 @@
 
 mod borrowing_effects;
 mod capacity_effects;
+mod cohort_effects;
 mod institution_effects;
 mod lease_effects;
 mod next_in_queue;
@@ -16,6 +17,7 @@ use comity_policy::{Bundle, BundleChanges};
 
 pub use borrowing_effects::BorrowingEffect;
 pub use capacity_effects::CapacityEffect;
+pub use cohort_effects::CohortEffect;
 pub use institution_effects::InstitutionEffect;
 pub use lease_effects::LeaseEffect;
 pub use next_in_queue::NextInQueue;
@@ -23,6 +25,7 @@ pub use request_effects::{Prospect, RequestEffect};
 
 use self::borrowing_effects::borrowing_effects;
 use self::capacity_effects::capacity_effects;
+use self::cohort_effects::cohort_effects;
 use self::institution_effects::institution_effects;
 use self::lease_effects::lease_effects;
 use self::next_in_queue::next_in_queue;
@@ -59,6 +62,8 @@ pub struct PolicyPlan {
     pub capacities: Effects<CapacityEffect>,
     /// Institutions that would lend, or could borrow, more or less.
     pub institutions: Effects<InstitutionEffect>,
+    /// Quotas that would lend to their cohorts, or could borrow of them, more or less.
+    pub cohorts: Effects<CohortEffect>,
     /// The requests that would be served next, in order.
     pub queue: Effects<NextInQueue>,
 }
@@ -163,6 +168,7 @@ pub fn policy_plan(
         borrowing: borrowing_effects(&before, &after),
         capacities: capacity_effects(before.state, after.state),
         institutions: institution_effects(&before, &after),
+        cohorts: cohort_effects(before.state, after.state),
         queue: next_in_queue(&before, &after),
     }))
 }

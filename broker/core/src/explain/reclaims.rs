@@ -11,9 +11,8 @@ use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::{Millis, Timestamp};
 use crate::scheduler::plan::Plan;
-use crate::scheduler::reserve::end_if_reclaimed;
 use crate::state::State;
-use crate::state::notice::notice;
+use crate::state::notice::{end_if_reclaimed, notice};
 
 /// Leases whose reclaim lets a request start at one donor: they are there, or use borrowed quota anywhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +56,6 @@ enum Stage {
 impl Reclaims {
     /// Reclaims in progress for the waiting request `id`.
     pub(crate) fn given(state: &State, id: RequestId) -> Option<Self> {
-        state.requests.get(&id)?.room_at.as_ref()?;
         let leases = reclaimed_for(state, id);
         let reason = |lease: &Lease| lease.reclaim.as_ref().map(|it| it.reason.clone());
         let leases: Vec<(LeaseId, &Lease, ReclaimReason)> =

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_policy::{Bundle, DocRef, compile_selector, show_duration, show_gpus};
+use comity_policy::{Bundle, Denial, DenyCode, DocRef, compile_selector, show_duration, show_gpus};
 use comity_types::{ClassName, ClusterId, NodeId, RequestId};
 
 use crate::feasibility::check_wiring::{check_count, check_network, check_part};
@@ -175,6 +175,7 @@ fn check_placement(snapshot: &Snapshot<'_>, spec: &RequestSpec, placement: &Plac
     let ask = PolicyQuery::of(spec, &class, placement.milli());
     let allowance = snapshot.allowance(donor, ask).map_err(|denial| denied(&Obstacle::of_denial(*denial)))?;
     check_reserve(snapshot, donor, placement).map_err(|obstacle| denied(&obstacle))?;
+    snapshot.check_kept(spec, &class, placement).map_err(|obstacle| denied(&obstacle))?;
     check_pools(snapshot, placement).map_err(|obstacle| no_capacity(obstacle.reason))?;
     Ok(Grant { class, agreement: allowance.agreement, because: allowance.because })
 }
@@ -293,6 +294,21 @@ fn listed(names: &BTreeSet<String>) -> String {
     shown.join(", ")
 }
 
+/// Checks whether the datasets of a request may be read for its purpose, wherever.
+fn check_data(bundle: &Bundle, spec: &RequestSpec) -> Result<(), Refusal> {
+    bundle.check_purpose(&spec.purpose, &spec.data).map_err(|denial| {
+        let Denial { code, message, unblock, by } = *denial;
+        let by: Vec<String> = by.iter().map(DocRef::to_string).collect();
+        let (field, value) = match code {
+            DenyCode::DatasetUndeclared => {
+                ("spec.data", spec.data.iter().map(|need| need.dataset.as_str()).collect::<Vec<_>>().join(", "))
+            }
+            _ => ("spec.purpose", spec.purpose.clone()),
+        };
+        Refusal::new(Code::PolicyDenied, format!("{message} ({code}; {})", by.join(", ")), unblock).at(field, value)
+    })
+}
+
 /// Checks a request against the parts of `bundle` that do not depend on the donor.
 pub(crate) fn check_terms(bundle: &Bundle, spec: &RequestSpec) -> Result<(), Refusal> {
     let tenant = bundle
@@ -327,6 +343,7 @@ pub(crate) fn check_terms(bundle: &Bundle, spec: &RequestSpec) -> Result<(), Ref
             }
         }
     }
+    check_data(bundle, spec)?;
     if let Some(class) = &spec.priority {
         let found = bundle
             .priorities

@@ -3,7 +3,9 @@
 use comity_policy::{Booking, Denial};
 use comity_types::LeaseId;
 
+use crate::feasibility::advance_reservations::check_kept::KeptQuery;
 use crate::feasibility::check::denied;
+use crate::feasibility::held_capacity::HeldCapacity;
 use crate::feasibility::obstacle::{Obstacle, permitted};
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::model::lease::Lease;
@@ -57,7 +59,7 @@ fn permit_renewal(mut snapshot: Snapshot<'_>, id: LeaseId, term: Millis) -> Resu
     let state = snapshot.state;
     let Some(lease) = state.leases.get(&id) else { return Ok(()) };
     snapshot.exclude(lease);
-    // The GPU-time of all leases of a gang is checked at once, below.
+    // The GPU-time of all leases of a gang is checked at once, below, and so are reservations for others.
     snapshot.kept_end = Some(KeptEnd { until: state.log_time, counted_milli: u64::MAX });
     let ask = PolicyQuery {
         tenant: lease.tenant.as_str(),
@@ -67,10 +69,47 @@ fn permit_renewal(mut snapshot: Snapshot<'_>, id: LeaseId, term: Millis) -> Resu
         milli: lease.placement.milli(),
         delivery: lease.delivery,
         duration: term,
+        data: &lease.data,
+        purpose: &lease.purpose,
         preemptible: state.requests.get(&lease.request).is_some_and(|request| request.spec.preemptible.is_some()),
     };
     permitted(snapshot.may_borrow(&lease.placement.donor, ask))?;
+    check_kept_together(&mut snapshot, id, term, ask.preemptible)?;
     permitted(may_rebook(&snapshot, id, state.log_time.after(term)).map(|()| None)).map(|_| ())
+}
+
+/// Checks reservations for others for the new end of a lease, and of the others that end with it.
+fn check_kept_together(
+    snapshot: &mut Snapshot<'_>,
+    id: LeaseId,
+    term: Millis,
+    preemptible: bool,
+) -> Result<(), Box<Obstacle>> {
+    let (state, now) = (snapshot.state, snapshot.state.log_time);
+    let Renewed { in_force, waiting } = renewed_with(state, id);
+    let all = in_force.into_iter().chain(waiting).filter_map(|id| Some((id, state.leases.get(&id)?)));
+    let all: Vec<(LeaseId, &Lease)> =
+        all.filter(|(_, lease)| snapshot.bundle.has_reservations_at(lease.placement.donor.as_str())).collect();
+    for (id, lease) in &all {
+        snapshot.kept.note_released(&HeldCapacity::of_lease(*id, lease, now));
+    }
+    // Each is checked beside those before it.
+    for (_, lease) in all {
+        let donor = &lease.placement.donor;
+        let query = KeptQuery {
+            tenant: lease.tenant.as_str(),
+            class: &lease.class,
+            milli: lease.placement.milli(),
+            lasts: term,
+            ends_by: None,
+            preemptible,
+            renews: true,
+        };
+        snapshot.check_kept_for(donor, query)?;
+        let until = snapshot.stays_until(donor, now, term, None, preemptible);
+        snapshot.kept.note_taken(&lease.placement, (lease.tenant.as_str(), lease.class.as_str()), (now, until));
+    }
+    Ok(())
 }
 
 /// Checks quotas of GPU-hours for a new end of a lease, and of the others that end with it.

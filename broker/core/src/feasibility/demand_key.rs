@@ -1,6 +1,6 @@
 //! The part of a request that decides whether it fits.
 
-use comity_types::{ClusterId, Delivery};
+use comity_types::{ClusterId, DataNeed, Delivery};
 
 use crate::model::demand::{GpuDemand, Members, RequestSpec, Topology};
 use crate::model::time::Millis;
@@ -19,6 +19,9 @@ pub(crate) struct DemandKey<'a> {
     seeks_one_gpu_type: bool,
     duration: Millis,
     delivery: Delivery,
+    /// Policy says where datasets may go, and for what.
+    data: &'a [DataNeed],
+    purpose: &'a str,
     /// Preemptible leases may run on when a schedule closes.
     preemptible: bool,
     allow: &'a [ClusterId],
@@ -38,6 +41,8 @@ impl<'a> DemandKey<'a> {
             seeks_one_gpu_type: spec.seeks_one_gpu_type(),
             duration: spec.duration,
             delivery: spec.delivery,
+            data: &spec.data,
+            purpose: &spec.purpose,
             preemptible: spec.preemptible.is_some(),
             allow: &spec.allow_donors,
             deny: &spec.deny_donors,

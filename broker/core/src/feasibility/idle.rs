@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use comity_types::{ClassName, ClusterId, NodeId};
+use comity_types::{ClusterId, NodeId};
 
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::fit::cutting::MigValues;
@@ -11,7 +11,7 @@ use crate::feasibility::fit::{Wanted, fit};
 use crate::feasibility::obstacle::{Cure, Obstacle, permitted};
 use crate::feasibility::snapshot::{PolicyQuery, Snapshot};
 use crate::feasibility::verdict::{ask_donor, no_offer};
-use crate::model::demand::{DeviceChoice, RequestSpec};
+use crate::model::demand::RequestSpec;
 use crate::model::inventory::{Device, Node};
 use crate::state::State;
 use crate::state::occupancy::Occupancy;
@@ -109,14 +109,7 @@ pub(crate) fn ask_idle_donor(
 
 /// Whether policy allows a loan of any class that the request accepts; a selector may accept all of the tenant's.
 fn allowed_when_idle(snapshot: &Snapshot<'_>, spec: &RequestSpec, donor: &ClusterId) -> Result<(), Box<Obstacle>> {
-    let classes: Vec<ClassName> = match &spec.gpus.devices {
-        DeviceChoice::Class(class) => vec![class.clone()],
-        DeviceChoice::Selector(_) => {
-            let tenant = snapshot.bundle.tenants.get(spec.tenant.as_str());
-            let classes = tenant.into_iter().flat_map(|tenant| &tenant.spec.classes);
-            classes.filter_map(|class| ClassName::parse(class, "class").ok()).collect()
-        }
-    };
+    let classes = snapshot.classes_of(spec);
     let nodes = IdleNodes::of(snapshot.state, std::iter::empty());
     let idle = nodes.snapshot(snapshot);
     let mut denials = Vec::new();

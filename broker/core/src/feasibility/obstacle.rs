@@ -29,9 +29,10 @@ const LOCAL_RESERVE: &str = "local-reserve";
 /// A reason why a donor cannot serve a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Obstacle {
-    /// Stable code: one of policy's, or `donor-excluded`, `revoked`, `donor-silent`, `no-offer`, `delivery-not-offered`,
-    /// `no-such-devices`, `local-reserve`, `no-capacity`, `no-nvlink`, `no-numa-alignment`, `no-rdma`, `not-enforced`,
-    /// `not-isolated`, `wiring-together`, `unhealthy`, `quarantined`, `not-lent`.
+    /// Stable code: one of policy's, or `donor-excluded`, `revoked`, `donor-silent`, `no-offer`,
+    /// `delivery-not-offered`, `no-such-devices`, `local-reserve`, `reserved-for-others`, `no-capacity`, `no-nvlink`,
+    /// `no-numa-alignment`, `no-rdma`, `not-enforced`, `not-isolated`, `wiring-together`, `unhealthy`, `quarantined`,
+    /// `not-lent`.
     pub code: String,
     /// The reason in words.
     pub reason: String,

@@ -3,6 +3,7 @@
 pub(crate) mod borrowed_quota;
 pub(crate) mod check_reclaims;
 pub(crate) mod failed;
+pub(crate) mod kept;
 pub(crate) mod limit;
 pub(crate) mod migration;
 pub(crate) mod need;

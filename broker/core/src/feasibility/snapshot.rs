@@ -6,11 +6,13 @@ use std::collections::BTreeMap;
 
 use comity_policy::{
     Allowance, Booking, BorrowFacts, Bundle, Decision, Denial, GpuTimeFacts, GpuTimeTable, InUse, LeaseUse, LimitKey,
-    QuotaDebt, QuotaUse, UsageTable, WaitingClaim,
+    QuotaDebt, QuotaUse, UsageTable, WaitingClaims,
 };
-use comity_types::{ClassName, ClusterId, Delivery, LeaseId, NodeId};
+use comity_types::{ClassName, ClusterId, DataNeed, Delivery, LeaseId, NodeId};
 
+use crate::feasibility::advance_reservations::kept_view::KeptView;
 use crate::feasibility::donors::link::Link;
+use crate::feasibility::held_capacity::HeldCapacity;
 use crate::model::demand::RequestSpec;
 use crate::model::inventory::Node;
 use crate::model::lease::Lease;
@@ -38,6 +40,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) beside_milli: u64,
     /// The end that the current request's lease takes over from another one.
     pub(crate) kept_end: Option<KeptEnd>,
+    /// What donors keep for tenants.
+    pub(crate) kept: KeptView<'a>,
     /// Replacements for nodes with less usable than offered capacity.
     usable: &'a Usable,
     /// Whether donors have only the nodes in `usable`.
@@ -67,16 +71,6 @@ struct CachedNode<'a> {
     number: Option<u32>,
 }
 
-/// Capacity held until a known end: by a lease, or by a placement of this plan.
-#[derive(Clone)]
-pub(crate) struct HeldCapacity<'p> {
-    /// The latest end without renewal.
-    pub(crate) end: Timestamp,
-    /// Usage that counts against limits.
-    pub(crate) counts: LeaseUse<'p>,
-    pub(crate) placement: &'p Placement,
-}
-
 /// A borrowing query to policy, apart from the donor.
 #[derive(Clone, Copy)]
 pub(crate) struct PolicyQuery<'a> {
@@ -87,6 +81,8 @@ pub(crate) struct PolicyQuery<'a> {
     pub(crate) milli: u64,
     pub(crate) delivery: Delivery,
     pub(crate) duration: Millis,
+    pub(crate) data: &'a [DataNeed],
+    pub(crate) purpose: &'a str,
     /// Whether the lease may be reclaimed with notice at the end of a schedule.
     pub(crate) preemptible: bool,
 }
@@ -101,6 +97,8 @@ impl<'a> PolicyQuery<'a> {
             milli,
             delivery: spec.delivery,
             duration: spec.duration,
+            data: &spec.data,
+            purpose: &spec.purpose,
             preemptible: spec.preemptible.is_some(),
         }
     }
@@ -119,6 +117,7 @@ impl<'a> Snapshot<'a> {
             when_idle: false,
             beside_milli: 0,
             kept_end: None,
+            kept: KeptView::default(),
             usable: &state.derived.usable,
             replacements_only: false,
             occupancy,
@@ -144,6 +143,7 @@ impl<'a> Snapshot<'a> {
             when_idle: self.when_idle,
             beside_milli: self.beside_milli,
             kept_end: self.kept_end,
+            kept: self.kept.with_other_nodes(),
             usable,
             replacements_only: self.replacements_only,
             occupancy: self.occupancy,
@@ -209,7 +209,7 @@ impl<'a> Snapshot<'a> {
         self.occupancy.lent_milli(donor).saturating_add(placed).saturating_sub(released)
     }
 
-    /// Whether `other` has the same free capacity and the same usage.
+    /// Whether `other` has the same free capacity and the same usage, and counts the same against reservations.
     pub(crate) fn has_same_capacity(&self, other: &Self) -> bool {
         let nothing = NodeOccupancy::default();
         let same_node = |donor: &ClusterId, id: &NodeId| {
@@ -218,6 +218,7 @@ impl<'a> Snapshot<'a> {
         let mut donors = [&self.taken, &other.taken].into_iter().flatten();
         *self.usage == *other.usage
             && *self.gpu_time == *other.gpu_time
+            && self.kept.has_same_changes(&other.kept)
             && donors.all(|(donor, nodes)| {
                 self.lent_milli(donor) == other.lent_milli(donor) && nodes.keys().all(|id| same_node(donor, id))
             })
@@ -314,7 +315,7 @@ impl<'a> Snapshot<'a> {
     }
 
     /// Whether a loan borrows quota that waiting requests need which are within their own.
-    pub(crate) fn borrows_what_others_need(&self, ask: PolicyQuery<'_>, waiting: &[WaitingClaim<'_>]) -> bool {
+    pub(crate) fn borrows_what_others_need(&self, ask: PolicyQuery<'_>, waiting: &WaitingClaims<'_>) -> bool {
         self.bundle.borrows_what_others_need(&self.borrow_facts(ask.origin, ask), &self.usage, waiting)
     }
 
@@ -332,6 +333,8 @@ impl<'a> Snapshot<'a> {
             duration_ms: ask.duration.0,
             notice_ms: ask.preemptible.then(|| schedule_notice(self.bundle, donor).0),
             now_ms: self.state.log_time.0,
+            data: ask.data,
+            purpose: ask.purpose,
             in_use: InUse {
                 gpu_time: Some(self.gpu_time_facts(ask.milli, ask.duration)),
                 ..self.usage.in_use(ask.tenant, institution, ask.user, donor.as_str())
@@ -412,6 +415,7 @@ impl<'a> Snapshot<'a> {
             gpus_milli: placement.milli(),
             replaced: false,
         });
+        self.note_kept(spec, class, placement);
         self.book(spec, class, placement.milli());
     }
 
@@ -426,18 +430,22 @@ impl<'a> Snapshot<'a> {
         let (_, released) = self.changed_milli.entry(donor.clone()).or_default();
         *released = released.saturating_add(held.counts.gpus_milli);
         self.usage.to_mut().remove(&held.counts);
+        if self.bundle.has_reservations_at(donor.as_str()) {
+            self.kept.note_released(held);
+        }
     }
 
     /// Releases a lease, as if its end had come.
-    pub(crate) fn release_lease(&mut self, lease: &Lease) {
-        self.release(&HeldCapacity { end: Timestamp(0), counts: lease.as_use(), placement: &lease.placement });
+    pub(crate) fn release_lease(&mut self, id: LeaseId, lease: &Lease) {
+        self.release(&HeldCapacity::of_lease(id, lease, Timestamp(0)));
     }
 
     /// Counts the least GPUs of a request against its quotas, as if it had started at a donor.
-    pub(crate) fn count_claim(&mut self, spec: &RequestSpec, class: &ClassName, donor: &ClusterId) {
+    pub(crate) fn count_claim(&mut self, spec: &RequestSpec, donor: &ClusterId) {
+        let Some(class) = self.cohort_class_of(spec) else { return };
         let (tenant, gpus_milli) = (spec.tenant.as_str(), spec.least_milli());
         let institution = self.bundle.institution_of_tenant(tenant).unwrap_or_default();
-        let (user, donor, class) = (spec.submitted_by.as_str(), donor.as_str(), class.as_str());
+        let (user, donor) = (spec.submitted_by.as_str(), donor.as_str());
         let agreement = None;
         let counts = LeaseUse { tenant, user, institution, donor, class, agreement, gpus_milli, replaced: false };
         self.usage.to_mut().add(&counts);

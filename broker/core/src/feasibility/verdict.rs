@@ -226,6 +226,7 @@ impl PermittedQuery<'_, '_> {
             permitted(snapshot.may_borrow(donor, PolicyQuery::of(spec, wanted.class, placement.milli())))?
         };
         check_reserve(snapshot, donor, &placement)?;
+        snapshot.check_kept(spec, wanted.class, &placement)?;
         match pools {
             Pools::Checked => {}
             Pools::Unchecked => check_pools(snapshot, &placement)?,

@@ -48,15 +48,13 @@ pub const REFUSAL_KEPT_MS: u64 = 3_600 * 1_000;
 /// Donor names in an allow or deny list.
 pub const MAX_DONOR_LIST: usize = 256;
 /// Datasets that a request may name.
-pub const MAX_DATASETS_PER_REQUEST: usize = 16;
+pub use comity_types::MAX_DATASETS_PER_REQUEST;
 /// Datasets that a cluster may list.
 pub const MAX_DATASETS_PER_SITE: usize = 1_024;
-/// Bytes of a dataset's name.
-pub const MAX_DATASET_NAME_BYTES: usize = 128;
 /// Bandwidth of a link in Mbit/s: 100 Tbit/s.
 pub const MAX_MBITS: u64 = 100_000_000;
-/// Bytes of free text such as `purpose`.
-pub const MAX_PURPOSE_BYTES: usize = 256;
+/// Bytes of free text such as `note`.
+pub const MAX_NOTE_BYTES: usize = 256;
 /// Bytes of a CEL selector in a request.
 pub const MAX_SELECTOR_BYTES: usize = 1_024;
 /// Bytes of an idempotency key.

@@ -7,6 +7,7 @@ use comity_types::{ClusterId, LeaseId};
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::reclaim_checks::migration::{
     MigrationPlacements, has_enough_free, may_be_moved, placement_without, plan_moves, priority_value,
+    start_after_moves,
 };
 use crate::feasibility::reclaim_checks::preemption::is_making_room;
 use crate::feasibility::snapshot::Snapshot;
@@ -49,9 +50,10 @@ pub(crate) fn migration_for<'a>(
         movable.sort_by(Victim::cmp_preference);
         // Skip the donor if the departing leases suffice, or if moving every lease would not.
         let all: Vec<(LeaseId, &Lease)> = movable.iter().map(|victim| (victim.id, victim.lease)).collect();
+        let start = start_after_moves(state, donor, &all);
         if !movable.is_empty()
-            && placement_without(snapshot, spec, donor, &[]).is_none()
-            && placement_without(snapshot, spec, donor, &all).is_some()
+            && placement_without(snapshot, spec, donor, &[], start).is_none()
+            && placement_without(snapshot, spec, donor, &all, start).is_some()
         {
             movable.truncate(MAX_ALONE);
             candidates.push((donor, movable));

@@ -17,19 +17,25 @@ use crate::scheduler::lookahead::may_use_mig;
 use crate::scheduler::order::Order;
 use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
+use crate::scheduler::stand_back::StandBack;
 
 impl<'a> Planning<'a, '_> {
-    /// Places the next `limit` waiting requests. Returns false and changes nothing if they do not all fit, or if the
-    /// plan has placements or reservations already.
-    pub(crate) fn place_head_batch(&mut self, limit: usize) -> bool {
+    /// Places the next `limit` waiting requests. Returns false and changes nothing if they do not all fit, if one of them
+    /// [stands back](crate::scheduler::stand_back), or if the plan has placements or reservations already.
+    pub(crate) fn place_head_batch(&mut self, limit: usize, stand_back: &StandBack<'a>) -> bool {
         let is_empty = self.plan_state.placed().is_empty() && self.plan_state.reserved().is_empty();
         if !is_empty || self.hypothetical.is_some() {
             return false;
         }
         let Some(requests) = self.queue_head(limit) else { return false };
+        // Those of the batch that are placed count as in use, and no longer as waiting.
+        let mut stand_back = stand_back.clone();
         let start = self.plan_state.checkpoint();
         for (id, request) in requests {
-            let Some(found) = self.find_unless_failed(request) else {
+            let found = self.find_unless_failed(request);
+            stand_back.count_tried(self.plan_state.snapshot(), request);
+            let found = found.filter(|found| !stand_back.others_need(self.plan_state.snapshot(), request, found));
+            let Some(found) = found else {
                 self.plan_state.rollback(start);
                 return false;
             };

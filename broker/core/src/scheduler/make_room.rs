@@ -9,8 +9,11 @@ use comity_types::{ClusterId, LeaseId, RequestId};
 
 use crate::feasibility::reclaim_checks::borrowed_quota::departing_for;
 use crate::feasibility::reclaim_checks::migration::migration_holds;
-use crate::feasibility::reclaim_checks::preemption::{beneficiary_of, departing_leases, may_preempt, reclaimed_for};
-use crate::feasibility::release::fits_when_gone;
+use crate::feasibility::reclaim_checks::preemption::{
+    beneficiary_of, departing_leases, donors_of, may_preempt, reclaimed_for,
+};
+use crate::feasibility::release::{fits_when_gone, last_end};
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::lease::Lease;
 use crate::model::limits::MAX_RECLAIMS_PER_COMMAND;
 use crate::model::proposal::ProposedReclaim;
@@ -24,16 +27,25 @@ use crate::scheduler::plan_state::misses::{Search, SearchBudget};
 use crate::scheduler::plan_state::placed::Purpose;
 use crate::scheduler::planning::Planning;
 use crate::scheduler::preempt::{Room, cheapest_room};
-use crate::scheduler::reserve::{Start, end_if_reclaimed, lease_end};
+use crate::scheduler::reserve::Start;
 use crate::scheduler::return_quota::{QuotaReturn, cheapest_return};
 use crate::scheduler::victims::VictimSet;
+use crate::state::State;
 use crate::state::gang::{Role, replacement_specs};
 use crate::state::gpu_time::kept_end;
+use crate::state::notice::end_if_reclaimed;
 
 /// Requests waiting for reclaimed room that one plan serves.
 const MAX_ROOM_WAITERS: usize = 16;
 /// Reclaimed leases that one plan tries to re-place; those that end first come first.
 const MAX_RELOCATIONS: usize = 64;
+
+/// Requests that wait for borrowed quota.
+fn waiting_for_quota(state: &State) -> usize {
+    let reasons = state.departing().filter_map(|(_, lease)| Some(&lease.reclaim.as_ref()?.reason));
+    let returns = reasons.filter(|reason| matches!(reason, ReclaimReason::BorrowedQuota { .. }));
+    returns.filter_map(ReclaimReason::for_request).collect::<BTreeSet<RequestId>>().len()
+}
 
 impl<'a> Planning<'a, '_> {
     /// Serves requests for which leases were reclaimed, by priority, and reserves room for those that must wait.
@@ -60,25 +72,29 @@ impl<'a> Planning<'a, '_> {
                 served.push(id);
             } else if let Some(donor) = &request.room_at {
                 let departing = departing_for(self.plan_state.snapshot(), &request.spec, Some(donor));
-                let departing: Vec<&Lease> = departing.into_iter().map(|(_, lease)| lease).collect();
-                let reclaimed = departing.iter().filter(|lease| beneficiary_of(state, lease) == Some(id));
-                let starts_by = reclaimed.map(|lease| lease_end(lease, state.log_time)).max().unwrap_or(state.log_time);
+                let reclaimed = departing.iter().filter(|(_, lease)| beneficiary_of(state, lease) == Some(id));
+                let starts_by = last_end(state, reclaimed.copied());
                 self.reserve_after_reclaims(request, donor, starts_by, &departing);
             }
         }
         served
     }
 
-    /// Reserves the place of a request at `donor` once `departing` are gone, at `starts_by` at the latest. Does nothing
-    /// if the request would not fit even then.
+    /// Reserves the place of a request at `donor` once `departing` are gone, at `starts_by` at the latest; beside other
+    /// reservations if it fits there. Does nothing if the request would not fit even then.
     fn reserve_after_reclaims(
         &mut self,
         request: &'a Request,
         donor: &ClusterId,
         starts_by: Timestamp,
-        departing: &[&Lease],
+        departing: &[(LeaseId, &Lease)],
     ) {
-        let candidate = fits_when_gone(self.plan_state.snapshot(), &request.spec, donor, departing.iter().copied());
+        let mut after = self.plan_state.snapshot().clone();
+        departing.iter().for_each(|(id, lease)| after.release_lease(*id, lease));
+        let place = |after: &Snapshot<'_>| fits_when_gone(after, &request.spec, donor, std::iter::empty(), starts_by);
+        let mut beside = after.clone();
+        self.plan_state.reserved().iter().for_each(|start| start.take(&mut beside));
+        let candidate = place(&beside).or_else(|| place(&after));
         // No backfill, however short: a reclaim is justified only while its room is what the request lacks.
         let at = self.state().log_time;
         if let Some(candidate) = candidate {
@@ -86,8 +102,8 @@ impl<'a> Planning<'a, '_> {
         }
     }
 
-    /// Proposes reclaims for a request that fits nowhere: by migration, of borrowed quota, or by preemption. Returns true if reclaims are
-    /// proposed, or are in progress already.
+    /// Proposes reclaims for a request that fits nowhere: a migration, else borrowed quota, else a preemption. Returns true
+    /// if reclaims are proposed, or are in progress already.
     pub(crate) fn reclaim_for(&mut self, plan: &mut Plan, id: RequestId, request: &'a Request) -> bool {
         let state = self.state();
         let is_hypothetical = self.hypothetical.is_some_and(|it| it.id == id);
@@ -95,27 +111,26 @@ impl<'a> Planning<'a, '_> {
         if request.room_at.is_some() && reclaimed_for(state, id).next().is_some() {
             return true;
         }
-        let may_return = self.plan_state.snapshot().bundle.is_in_cohort(request.spec.tenant.as_str());
-        if may_return && plan.reclaims.iter().any(|it| matches!(it.reason, ReclaimReason::BorrowedQuota { .. })) {
-            // The next plan sees what this one takes back.
-            return false;
-        }
+        let in_cohort = self.plan_state.snapshot().bundle.is_in_cohort(request.spec.tenant.as_str());
+        // The next plan sees what this one takes back. No plan reserves room for more waiters.
+        let may_return = in_cohort
+            && !plan.reclaims.iter().any(|it| matches!(it.reason, ReclaimReason::BorrowedQuota { .. }))
+            && waiting_for_quota(state) < MAX_ROOM_WAITERS;
         let may_preempt = may_preempt(state, request);
         let may_migration = self.has_waited(request, 1);
         let search = Search::Room(id, budget);
         if !(may_preempt || may_migration || may_return) || !self.plan_state.misses.may_search(&search) {
             return false;
         }
-        let taken = plan.reclaims.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
-        let busy: BTreeSet<&ClusterId> = taken.map(|lease| &lease.placement.donor).collect();
+        let busy = donors_of(state, &plan.reclaims);
         let left = MAX_RECLAIMS_PER_COMMAND.saturating_sub(plan.reclaims.len());
         // A migration costs nobody anything, so it comes before preemption.
         let migration =
             if may_migration { migration_for(self.plan_state.snapshot(), &request.spec, &busy) } else { None };
         let migration = migration.filter(|migration| migration.moves.len() <= left);
         let quota_return = || {
-            let found = cheapest_return(self.plan_state.snapshot(), id, &request.spec, &plan.reclaims);
-            found.filter(|found| may_return && found.victims.len() <= left)
+            let snapshot = self.plan_state.snapshot();
+            may_return.then(|| cheapest_return(snapshot, id, &request.spec, &plan.reclaims)).flatten()
         };
         let room = || {
             cheapest_room(self.plan_state.snapshot(), &request.spec, &plan.reclaims)
@@ -132,22 +147,25 @@ impl<'a> Planning<'a, '_> {
         } else if let Some(QuotaReturn { donor, victims }) = quota_return() {
             let reason = ReclaimReason::BorrowedQuota { by: id, at: donor.clone() };
             let departing = departing_for(self.plan_state.snapshot(), &request.spec, Some(donor));
-            let departing = departing.into_iter().map(|(_, lease)| lease);
-            let all: Vec<&Lease> = departing.chain(victims.iter().map(|victim| victim.lease)).collect();
+            let victims_held = victims.iter().map(|victim| (victim.id, victim.lease));
+            let all: Vec<(LeaseId, &Lease)> = departing.into_iter().chain(victims_held).collect();
             let ends = victims.iter().map(|victim| end_if_reclaimed(state, victim.lease, &reason));
             let starts_by = ends.max().unwrap_or(state.log_time);
             self.reserve_after_reclaims(request, donor, starts_by, &all);
             (victims.iter().map(|victim| victim.id).collect(), reason)
         } else if let Some(Room { donor, set: VictimSet { victims, .. }, .. }) = room() {
-            let departing = departing_leases(state, donor).map(|(_, lease)| lease);
-            let all: Vec<&Lease> = departing.chain(victims.iter().map(|victim| victim.lease)).collect();
+            let victims_held = victims.iter().map(|victim| (victim.id, victim.lease));
+            let all: Vec<(LeaseId, &Lease)> = departing_leases(state, donor).chain(victims_held).collect();
             let reason = ReclaimReason::Preempted { by: id };
             let ends = victims.iter().map(|victim| end_if_reclaimed(state, victim.lease, &reason));
             let starts_by = ends.max().unwrap_or(state.log_time);
             self.reserve_after_reclaims(request, donor, starts_by, &all);
             (victims.iter().map(|victim| victim.id).collect(), reason)
         } else {
-            self.plan_state.misses.record(search);
+            // A return that waits for the next plan was not searched.
+            if may_return == in_cohort {
+                self.plan_state.misses.record(search);
+            }
             return false;
         };
         plan.reclaims.extend(victims.into_iter().map(|lease| ProposedReclaim { lease, reason: reason.clone() }));

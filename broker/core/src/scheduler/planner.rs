@@ -102,10 +102,10 @@ impl<'a> Planning<'a, '_> {
     fn serve_in_order(&mut self, plan: &mut Plan, limit: usize, order: &mut Order<'a>, served: &[RequestId]) {
         let mut lookahead = Lookahead::new(self.state(), self.hypothetical);
         let few = self.state().queued_len() + usize::from(self.hypothetical.is_some()) <= MAX_BATCH;
-        if !few && self.place_head_batch(limit) {
+        let mut stand_back = StandBack::new(self.plan_state.snapshot(), self.hypothetical, served);
+        if !few && self.place_head_batch(limit, &stand_back) {
             return;
         }
-        let mut stand_back = StandBack::new(self.hypothetical);
         let (mut batch, mut tries): (Option<Batch<'a>>, usize) = (None, 0);
         while self.plan_state.placed().len() < limit {
             let Some((id, request)) = order.next() else { break };

@@ -2,19 +2,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_types::{ClusterId, LeaseId, NodeId};
+use comity_types::{ClusterId, LeaseId, NodeId, RequestId};
 
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::reclaim_checks::preemption::{
-    departing_leases, is_making_room, may_be_preempted, preempting_priority, yields_to_priority,
+    departing_leases, donors_of, is_making_room, may_be_preempted, preempting_priority, yields_to_priority,
 };
 use crate::feasibility::reclaim_checks::reclaim_budget::{ReachedLimit, ReclaimBudget};
-use crate::feasibility::release::fits_when_gone;
+use crate::feasibility::release::{fits_when_gone, last_end};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
 use crate::model::lease::Lease;
 use crate::model::proposal::ProposedReclaim;
+use crate::model::reclaim::ReclaimReason;
+use crate::model::time::Timestamp;
 use crate::scheduler::victims::{MAX_EXACT, Victim, VictimSet, choose_victims};
+use crate::state::notice::end_if_reclaimed_at;
 
 /// Nodes of one donor that are searched one by one.
 const MAX_NODES_SEARCHED: usize = 64;
@@ -48,13 +51,14 @@ pub(crate) fn cheapest_room<'a>(
     RoomSearch { planned, ..RoomSearch::new(snapshot, spec, &BTreeSet::new())? }.cheapest()
 }
 
-/// Like [`cheapest_room`], in a `snapshot` that has released the leases in `gone`.
+/// Like [`cheapest_room`], by reclaims at `from`, in a `snapshot` that has released the leases in `gone`.
 pub(crate) fn cheapest_room_after<'a>(
     snapshot: &Snapshot<'a>,
     spec: &RequestSpec,
     gone: &BTreeSet<LeaseId>,
+    from: Timestamp,
 ) -> Option<Room<'a>> {
-    RoomSearch::new(snapshot, spec, gone)?.cheapest()
+    RoomSearch { from, ..RoomSearch::new(snapshot, spec, gone)? }.cheapest()
 }
 
 /// The donor that would make room for a request but for a limit on reclaims, and that limit.
@@ -82,19 +86,21 @@ struct RoomSearch<'s, 'a> {
     /// Reclaims of the same plan.
     planned: &'s [ProposedReclaim],
     limits: ReclaimLimits,
+    /// When leases are reclaimed.
+    from: Timestamp,
 }
 
 impl<'s, 'a> RoomSearch<'s, 'a> {
     /// `None` if the request may not preempt.
     fn new(snapshot: &'s Snapshot<'a>, spec: &'s RequestSpec, gone: &'s BTreeSet<LeaseId>) -> Option<Self> {
         let value = preempting_priority(snapshot.state, spec)?;
-        Some(Self { snapshot, spec, value, gone, planned: &[], limits: ReclaimLimits::Kept })
+        let from = snapshot.state.log_time;
+        Some(Self { snapshot, spec, value, gone, planned: &[], limits: ReclaimLimits::Kept, from })
     }
 
     fn cheapest(&self) -> Option<Room<'a>> {
         let state = self.snapshot.state;
-        let planned = self.planned.iter().filter_map(|reclaim| state.leases.get(&reclaim.lease));
-        let busy: BTreeSet<&ClusterId> = planned.map(|lease| &lease.placement.donor).collect();
+        let busy = donors_of(state, self.planned);
         let mut best: Option<Room<'a>> = None;
         for donor in state.clusters.keys().filter(|donor| donors(state, self.spec).any(|other| other == *donor)) {
             if busy.contains(donor) || is_making_room(state, donor) {
@@ -120,8 +126,8 @@ impl<'s, 'a> RoomSearch<'s, 'a> {
         let victims = |leases: &[(LeaseId, &'a Lease)]| -> Vec<Victim<'a>> {
             leases.iter().map(|(id, lease)| Victim::of(state, *id, lease)).collect()
         };
-        let departing: Vec<&Lease> =
-            departing_leases(state, donor).filter(|(id, _)| !self.gone.contains(id)).map(|(_, lease)| lease).collect();
+        let departing: Vec<(LeaseId, &Lease)> =
+            departing_leases(state, donor).filter(|(id, _)| !self.gone.contains(id)).collect();
         let now = self.allowed_victims(donor, &departing, victims(&active));
         let now = now.map(|set| Room { donor, set, needs_pending: false });
         if held.is_empty() {
@@ -140,7 +146,7 @@ impl<'s, 'a> RoomSearch<'s, 'a> {
     fn allowed_victims(
         &self,
         donor: &ClusterId,
-        departing: &[&Lease],
+        departing: &[(LeaseId, &Lease)],
         mut candidates: Vec<Victim<'a>>,
     ) -> Option<VictimSet<'a>> {
         if self.limits == ReclaimLimits::Ignored {
@@ -164,29 +170,47 @@ impl<'s, 'a> RoomSearch<'s, 'a> {
     fn cheapest_victims(
         &self,
         donor: &ClusterId,
-        departing: &[&Lease],
+        departing: &[(LeaseId, &Lease)],
         candidates: Vec<Victim<'a>>,
     ) -> Option<VictimSet<'a>> {
         if candidates.is_empty() {
             return None;
         }
-        let mut enough = |set: &[Victim<'a>]| {
-            let gone = departing.iter().copied().chain(set.iter().map(|victim| victim.lease));
-            fits_when_gone(self.snapshot, self.spec, donor, gone).is_some()
+        let fits = |set: &[Victim<'a>], start: Timestamp| {
+            let gone = departing.iter().copied().chain(set.iter().map(|victim| (victim.id, victim.lease)));
+            fits_when_gone(self.snapshot, self.spec, donor, gone, start).is_some()
         };
+        // The same start for all sets, so that no lease yields only because the request starts later then.
+        let start = self.start(departing, &candidates);
+        let mut enough = |set: &[Victim<'a>]| fits(set, start);
         // The request fits once departing leases are gone, or not even without every candidate.
         if enough(&[]) || !enough(&candidates) {
             return None;
         }
-        if candidates.len() <= MAX_EXACT {
-            return choose_victims(candidates, &mut enough);
-        }
-        cheapest_on_one_node(&candidates, &mut enough).or_else(|| {
-            let mut candidates = candidates;
-            candidates.sort_by(Victim::cmp_preference);
-            candidates.truncate(MAX_TOGETHER);
+        let found = if candidates.len() <= MAX_EXACT {
             choose_victims(candidates, &mut enough)
+        } else {
+            cheapest_on_one_node(&candidates, &mut enough).or_else(|| {
+                let mut candidates = candidates;
+                candidates.sort_by(Victim::cmp_preference);
+                candidates.truncate(MAX_TOGETHER);
+                choose_victims(candidates, &mut enough)
+            })
+        };
+        // Some notices are longer than those of the set.
+        found.filter(|set| {
+            let own_start = self.start(departing, &set.victims);
+            own_start == start || fits(&set.victims, own_start) && !fits(&[], own_start)
         })
+    }
+
+    /// When the request starts if these victims are reclaimed.
+    fn start(&self, departing: &[(LeaseId, &Lease)], victims: &[Victim<'a>]) -> Timestamp {
+        let state = self.snapshot.state;
+        // The notice does not depend on the request.
+        let reason = ReclaimReason::Preempted { by: RequestId(0) };
+        let ends = victims.iter().map(|victim| end_if_reclaimed_at(state, victim.lease, &reason, self.from));
+        ends.fold(self.from.max(last_end(state, departing.iter().copied())), Timestamp::max)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Proposes reclaims on behalf of donors: for failures, withdrawn terms, local need and lending limits.
+//! Proposes reclaims on behalf of donors: for failures, withdrawn terms, local need, lending limits and reservations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,6 +6,7 @@ use comity_types::{ClusterId, LeaseId, LeaseState};
 
 use crate::feasibility::is_still_needed;
 use crate::feasibility::reclaim_checks::failed::{failures, may_reclaim_urgently};
+use crate::feasibility::reclaim_checks::kept::{self, KeptNeed};
 use crate::feasibility::reclaim_checks::limit;
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
 use crate::feasibility::reclaim_checks::reclaim_budget::{ReachedLimit, ReclaimBudget};
@@ -109,7 +110,7 @@ impl Reclaimer {
 }
 
 /// The leases to reclaim at one donor at `now`, also for a need that has only begun. Order: failures, withdrawn terms,
-/// local need as far as limits on reclaims allow, lending limit.
+/// local need as far as limits on reclaims allow, lending limit, reservations.
 #[must_use]
 pub fn reclaims_at(state: &State, donor: &ClusterId, now: Timestamp) -> Vec<ProposedReclaim> {
     reclaims_for_donor(state, donor, now).proposed
@@ -182,8 +183,14 @@ fn reclaims_for_donor(state: &State, donor: &ClusterId, now: Timestamp) -> Donor
             });
             reclaims.extend(noticed.map(|(lease, _)| ProposedReclaim { lease, reason: reason.clone() }));
         }
-        for id in cheapest_relief(rest, &mut gone, &|gone| limit::excess_milli(state, donor, gone)) {
+        for id in cheapest_relief(rest.clone(), &mut gone, &|gone| limit::excess_milli(state, donor, gone)) {
             reclaims.push(ProposedReclaim { lease: id, reason: reason.clone() });
+        }
+    }
+    if let Some(need) = KeptNeed::of(state, donor, now) {
+        rest.retain(|victim| !gone.contains(&victim.id) && kept::may_reclaim(state, victim.lease));
+        for id in cheapest_relief(rest, &mut gone, &|gone| need.shortage_milli(gone)) {
+            reclaims.push(ProposedReclaim { lease: id, reason: kept::reason() });
         }
     }
     DonorReclaims { proposed: reclaims, limit }

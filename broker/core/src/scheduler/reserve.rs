@@ -7,21 +7,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_policy::{AgreementSides, LeaseUse};
-use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
+use comity_types::{ClusterId, LeaseId, RequestId};
 
 use crate::feasibility::donors::promise::donors;
 use crate::feasibility::donors::spread::{Found, spread};
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::fit;
+use crate::feasibility::held_capacity::HeldCapacity;
 use crate::feasibility::release::fits_after_release;
-use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
+use crate::feasibility::snapshot::Snapshot;
 use crate::model::demand::RequestSpec;
 use crate::model::lease::Lease;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
-use crate::state::notice::notice;
+use crate::state::notice::end_if_reclaimed;
 
 /// Capacity reserved for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,9 +56,8 @@ pub(crate) fn held_by_leases(state: &State) -> Vec<HeldCapacity<'_>> {
 /// Like [`held_by_leases`], as if `reclaims` had begun now.
 pub(crate) fn held_after_reclaims<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> Vec<HeldCapacity<'a>> {
     let leases = lease_ends(state, reclaims).into_iter();
-    let mut held: Vec<HeldCapacity<'_>> = leases
-        .map(|(_, lease, end)| HeldCapacity { end, counts: lease.as_use(), placement: &lease.placement })
-        .collect();
+    let mut held: Vec<HeldCapacity<'_>> =
+        leases.map(|(id, lease, end)| HeldCapacity::of_lease(id, lease, end)).collect();
     held.sort_by_key(|held| held.end);
     held
 }
@@ -68,25 +68,10 @@ pub(crate) fn lease_ends<'a>(state: &'a State, reclaims: &[ProposedReclaim]) -> 
         reclaims.iter().map(|reclaim| (reclaim.lease, &reclaim.reason)).collect();
     let end = |id: LeaseId, lease: &Lease| match reasons.get(&id) {
         Some(reason) => end_if_reclaimed(state, lease, reason),
-        None => lease_end(lease, state.log_time),
+        None => lease.latest_end(state.log_time),
     };
     let leases = state.live_leases().filter(|(_, lease)| lease.occupies());
     leases.map(|(id, lease)| (id, lease, end(id, lease))).collect()
-}
-
-/// The latest end of a lease if it is reclaimed now for `reason`.
-pub(crate) fn end_if_reclaimed(state: &State, lease: &Lease, reason: &ReclaimReason) -> Timestamp {
-    state.log_time.after(notice(state, lease, reason)).min(lease_end(lease, state.log_time))
-}
-
-/// The latest end of a lease without renewal.
-pub(crate) fn lease_end(lease: &Lease, now: Timestamp) -> Timestamp {
-    let end = match lease.state {
-        LeaseState::Placed | LeaseState::Connecting => lease.hold_until.after(lease.term),
-        LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming => lease.due().unwrap_or(now),
-        LeaseState::Ending | LeaseState::Ended => now,
-    };
-    end.max(now)
 }
 
 /// The latest end of a placement made at `at`.
@@ -100,7 +85,7 @@ pub(crate) fn end_if_placed_now(state: &State, duration: Millis) -> Timestamp {
 }
 
 /// The earliest start of `spec` as the capacity in `held`, which is sorted by end, is released; `None` if no end makes
-/// room. Policy and donor states count as of now.
+/// room. Policy and donor states count as of now, reservations of policy at the start.
 pub(crate) fn earliest_start(snapshot: &Snapshot<'_>, held: &[HeldCapacity<'_>], spec: &RequestSpec) -> Option<Start> {
     let institution = snapshot.bundle.tenants.get(spec.tenant.as_str()).map_or("", |t| t.spec.institution.as_str());
     let agreements: BTreeSet<&str> = snapshot
@@ -127,17 +112,53 @@ pub(crate) fn earliest_start(snapshot: &Snapshot<'_>, held: &[HeldCapacity<'_>],
         let relevant: Vec<&HeldCapacity<'_>> = held.iter().filter(|held| is_relevant(&held.counts)).collect();
         let sooner = |held: &&&HeldCapacity<'_>| best.as_ref().is_none_or(|best| held.end < best.at);
         let all = relevant.iter().take_while(|held| sooner(held)).count();
-        let fits = |releases: usize| fits_after_release(snapshot, &relevant[..releases], spec, donor);
-        let Some((releases, found)) = fewest_releases(all, fits) else { continue };
-        let at = releases
-            .checked_sub(1)
-            .and_then(|last| relevant.get(last))
-            .map_or(snapshot.state.log_time, |held| held.end);
+        let fits = |snapshot: &Snapshot<'_>, released: &[&HeldCapacity<'_>]| {
+            fits_after_release(snapshot, released, spec, donor)
+        };
+        let found = first_start(snapshot, &relevant[..all], &[donor], fits);
+        let Some((at, found)) = found else { continue };
         if best.as_ref().is_none_or(|best| at < best.at) {
             best = Some(Start { at, found: vec![found] });
         }
     }
     best
+}
+
+/// The earliest start at `donors` as `held`, which is sorted by end, is released, with the result of `fits`.
+///
+/// If one of the donors keeps GPUs for somebody at some times: of the times at which leases or windows of reservations
+/// end, once there is room, the first at which the request may start.
+fn first_start<T>(
+    snapshot: &Snapshot<'_>,
+    held: &[&HeldCapacity<'_>],
+    donors: &[&ClusterId],
+    fits: impl Fn(&Snapshot<'_>, &[&HeldCapacity<'_>]) -> Option<T>,
+) -> Option<(Timestamp, T)> {
+    /// Ends of leases, and as many of windows, at which a start is tried. Each costs a search.
+    const MAX_TRIED: usize = 32;
+    let released_at = |releases: usize| {
+        let last = releases.checked_sub(1).and_then(|last| held.get(last));
+        last.map_or(snapshot.state.log_time, |held| held.end)
+    };
+    let mut keep = donors.iter().filter(|donor| snapshot.bundle.has_reservations_at(donor.as_str())).peekable();
+    if keep.peek().is_none() {
+        let (releases, found) = fewest_releases(held.len(), |releases| fits(snapshot, &held[..releases]))?;
+        return Some((released_at(releases), found));
+    }
+    let mut alone = snapshot.clone();
+    alone.kept.ignored = true;
+    let (releases, _) = fewest_releases(held.len(), |releases| fits(&alone, &held[..releases]))?;
+    let first = released_at(releases);
+    let lease_ends: BTreeSet<Timestamp> = held[releases..].iter().map(|held| held.end).collect();
+    let window_ends: BTreeSet<Timestamp> = keep.flat_map(|donor| snapshot.kept_ends_at(donor, first)).collect();
+    let tried = |ends: BTreeSet<Timestamp>| ends.into_iter().take(MAX_TRIED);
+    let starts: BTreeSet<Timestamp> = tried(lease_ends).chain(tried(window_ends)).chain([first]).collect();
+    starts.into_iter().find_map(|at| {
+        let mut then = snapshot.clone();
+        then.kept.starts_at = Some(at);
+        let released = held.partition_point(|held| held.end <= at).max(releases);
+        Some((at, fits(&then, &held[..released])?))
+    })
 }
 
 /// The fewest of `all` releases that make room, with the result of `fits`; `None` if even all do not. More room never
@@ -157,18 +178,17 @@ fn fewest_releases<T>(all: usize, mut fits: impl FnMut(usize) -> Option<T>) -> O
 
 /// The earliest start spread over several donors, if the request allows that.
 fn earliest_start_spread(snapshot: &Snapshot<'_>, held: &[HeldCapacity<'_>], spec: &RequestSpec) -> Option<Start> {
-    let mut mig_values = MigValues::default();
-    let fits_after = |releases: usize| {
-        let mut snapshot = snapshot.clone();
-        held[..releases].iter().for_each(|held| snapshot.release(held));
-        spread(&snapshot, spec, None, &mut |snapshot, donor, wanted| fit(snapshot, donor, wanted, &mut mig_values))
-    };
     if !spec.spread_donors {
         return None;
     }
-    let (releases, found) = fewest_releases(held.len(), fits_after)?;
-    let at = releases.checked_sub(1).and_then(|last| held.get(last)).map_or(snapshot.state.log_time, |held| held.end);
-    Some(Start { at, found })
+    let fits = |snapshot: &Snapshot<'_>, released: &[&HeldCapacity<'_>]| {
+        let (mut snapshot, mut mig_values) = (snapshot.clone(), MigValues::default());
+        released.iter().for_each(|held| snapshot.release(held));
+        spread(&snapshot, spec, None, &mut |snapshot, donor, wanted| fit(snapshot, donor, wanted, &mut mig_values))
+    };
+    let all: Vec<&HeldCapacity<'_>> = held.iter().collect();
+    let lenders: Vec<&ClusterId> = donors(snapshot.state, spec).filter(|donor| spec.allows(donor)).collect();
+    first_start(snapshot, &all, &lenders, fits).map(|(at, found)| Start { at, found })
 }
 
 #[cfg(test)]

@@ -72,13 +72,14 @@ impl VictimCost {
 }
 
 /// Leases to reclaim together, and what that costs.
+#[derive(Clone)]
 pub(crate) struct VictimSet<'a> {
     pub(crate) cost: VictimCost,
     pub(crate) victims: Vec<Victim<'a>>,
 }
 
 impl<'a> VictimSet<'a> {
-    pub(crate) fn of(victims: Vec<Victim<'a>>) -> Self {
+    fn of(victims: Vec<Victim<'a>>) -> Self {
         Self { cost: VictimCost::of(&victims), victims }
     }
 }
@@ -96,7 +97,22 @@ pub(crate) fn choose_victims<'a>(
     if candidates.len() > MAX_EXACT {
         return Some(found);
     }
-    Some(cheapest_subset(&candidates, found, enough))
+    cheapest_subset(&candidates, Some(found), &|_| true, enough)
+}
+
+/// The cheapest set that is `enough` and that one `may_take`, of at most [`MAX_EXACT`] candidates; `None` if there is none.
+///
+/// `enough` must be monotonic, and one may take any subset of a set that one may take.
+pub(crate) fn choose_permitted<'a>(
+    mut candidates: Vec<Victim<'a>>,
+    may_take: &dyn Fn(&[Victim<'a>]) -> bool,
+    enough: &mut dyn FnMut(&[Victim<'a>]) -> bool,
+) -> Option<VictimSet<'a>> {
+    candidates.sort_by(Victim::cmp_preference);
+    if !enough(&candidates) {
+        return None;
+    }
+    cheapest_subset(&candidates, None, may_take, enough)
 }
 
 /// The shortest sufficient prefix without superfluous members; the most expensive are dropped first.
@@ -129,9 +145,10 @@ fn sufficient_prefix<'a>(
 /// Tries all sets cheaper than `best`, cheapest first. A subset of an insufficient set is insufficient too.
 fn cheapest_subset<'a>(
     candidates: &[Victim<'a>],
-    best: VictimSet<'a>,
+    best: Option<VictimSet<'a>>,
+    may_take: &dyn Fn(&[Victim<'a>]) -> bool,
     enough: &mut dyn FnMut(&[Victim<'a>]) -> bool,
-) -> VictimSet<'a> {
+) -> Option<VictimSet<'a>> {
     let members = |bits: u32| -> Vec<Victim<'a>> {
         candidates.iter().enumerate().filter(|(at, _)| bits & (1 << at) != 0).map(|(_, victim)| *victim).collect()
     };
@@ -139,16 +156,20 @@ fn cheapest_subset<'a>(
     // Dropping one indispensable candidate makes any set insufficient: this rules out most sets at once.
     let mut insufficient: Vec<u32> = (0..candidates.len()).map(|at| all & !(1 << at)).collect();
     insufficient.retain(|bits| !enough(&members(*bits)));
+    let costs = (0..=all).map(|bits| (VictimCost::of(&members(bits)), bits));
     let mut cheaper: Vec<(VictimCost, u32)> =
-        (0..=all).map(|bits| (VictimCost::of(&members(bits)), bits)).filter(|(cost, _)| *cost < best.cost).collect();
+        costs.filter(|(cost, _)| best.as_ref().is_none_or(|best| *cost < best.cost)).collect();
     cheaper.sort();
     for (cost, bits) in cheaper {
         if insufficient.iter().any(|known| bits & !known == 0) {
             continue;
         }
         let victims = members(bits);
+        if !may_take(&victims) {
+            continue;
+        }
         if enough(&victims) {
-            return VictimSet { cost, victims };
+            return Some(VictimSet { cost, victims });
         }
         insufficient.push(bits);
     }

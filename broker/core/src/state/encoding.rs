@@ -117,6 +117,7 @@ pub fn copy(state: &State) -> State {
         time_shift_ms: state.time_shift_ms,
         term_began: state.term_began,
         audit: state.audit.clone(),
+        audit_exported: state.audit_exported,
         nonce_key: state.nonce_key,
         next_request: state.next_request,
         next_lease: state.next_lease,

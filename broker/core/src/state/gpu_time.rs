@@ -110,16 +110,11 @@ pub(crate) fn booking(lease: &Lease) -> Option<Booking<'_>> {
             let most_ms = if lease.ends_by.is_some() { u64::MAX } else { lease.term.0 };
             (reserved_milli, lease.placed_at, lease.ends_by.unwrap_or(latest), most_ms)
         }
-        Meter::Counts { since } => (lease.placement.milli(), since, books_until(lease), u64::MAX),
+        Meter::Counts { since } => (lease.placement.milli(), since, lease.term_end(), u64::MAX),
         Meter::Stopped => return None,
     };
     let (tenant, user, class) = (lease.tenant.as_str(), lease.submitted_by.as_str(), lease.class.as_str());
     Some(Booking { tenant, user, class, gpus_milli, from_ms: from.0, until_ms: until.0, most_ms })
-}
-
-/// The latest end of a lease without renewal.
-pub(crate) fn books_until(lease: &Lease) -> Timestamp {
-    lease.expires_at.or(lease.ends_by).unwrap_or(lease.hold_until.after(lease.term))
 }
 
 /// The end that a new lease takes over, and GPUs that count already.
@@ -148,7 +143,7 @@ pub(crate) fn kept_end(state: &State, request: &Request, role: Role) -> Option<K
             let chain = request.chain_of(state, old);
             let leases = || chain.iter().filter_map(|id| state.leases.get(id));
             let counted_milli = leases().map(|lease| lease.placement.milli()).min()?;
-            Some(KeptEnd { until: leases().map(books_until).max()?, counted_milli })
+            Some(KeptEnd { until: leases().map(Lease::term_end).max()?, counted_milli })
         }
     }
 }

@@ -5,7 +5,7 @@ use comity_types::ClusterId;
 
 use crate::model::lease::Lease;
 use crate::model::reclaim::ReclaimReason;
-use crate::model::time::Millis;
+use crate::model::time::{Millis, Timestamp};
 use crate::state::State;
 
 /// Time before the notice of a lease that a schedule ends: proposals of reclaims take up to a minute and a half.
@@ -35,4 +35,14 @@ pub(crate) fn notice(state: &State, lease: &Lease, reason: &ReclaimReason) -> Mi
         | ReclaimReason::Revoked { .. }
         | ReclaimReason::UserRevoked { .. } => Millis(policy),
     }
+}
+
+/// The latest end of a lease if it is reclaimed now for `reason`.
+pub(crate) fn end_if_reclaimed(state: &State, lease: &Lease, reason: &ReclaimReason) -> Timestamp {
+    end_if_reclaimed_at(state, lease, reason, state.log_time)
+}
+
+/// The latest end of a lease if it is reclaimed at `at` for `reason`.
+pub(crate) fn end_if_reclaimed_at(state: &State, lease: &Lease, reason: &ReclaimReason, at: Timestamp) -> Timestamp {
+    at.after(notice(state, lease, reason)).min(lease.latest_end(state.log_time))
 }

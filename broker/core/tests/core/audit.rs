@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use comity_audit::{AuditRecord, Entry, NonceKey, SealedRecord, Verifier};
 use comity_core::command::{
-    BeginTerm, CancelRequest, Expire, ReclaimLeases, ReleaseLease, ResumeInstitution, SubmitRequest, SuspendInstitution,
+    BeginTerm, CancelRequest, Expire, ReclaimLeases, RecordAuditExport, ReleaseLease, ResumeInstitution, SubmitRequest,
+    SuspendInstitution,
 };
 use comity_core::demand::Share;
 use comity_core::log::LOG_FORMAT;
+use comity_core::refusal::Code;
 use comity_core::reply::Idempotency;
 use comity_core::{Actor, Applied, Command, LogEnvelope, Millis, State, Timestamp, scheduler};
 use comity_types::LeaseTreatment;
@@ -287,4 +289,20 @@ fn each_record_has_the_nonce_of_its_number_and_of_the_leaders_key() {
         record.nonce
     };
     assert_ne!(nonce_of(NonceKey::of_bytes([1; 32])), nonce_of(NonceKey::of_bytes([2; 32])));
+}
+
+#[test]
+fn what_a_collector_has_only_grows_and_is_within_the_log() {
+    let mut federation = Federation::ready();
+    let size = federation.state.audit.size();
+    assert!(size > 1);
+    let export = |until| Command::RecordAuditExport(RecordAuditExport { until });
+    for (until, recorded) in [(size - 1, size - 1), (1, size - 1), (size, size)] {
+        assert_eq!(federation.ok(export(until)).audit, []);
+        assert_eq!(federation.state.audit_exported, recorded);
+    }
+    assert_eq!(federation.refused(export(size + 1)).field, "until");
+    let by_user = apply_as(&mut federation, ADMIN, None, export(size)).reply.unwrap_err();
+    assert_eq!(by_user.code, Code::PermissionDenied);
+    assert_eq!(federation.state.audit_exported, size);
 }

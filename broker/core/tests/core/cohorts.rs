@@ -1,15 +1,16 @@
 //! Cohorts of quotas: borrowed quota goes back to whoever has it, with notice and no more than needed.
 
 use comity_core::command::{CancelRequest, ReclaimLeases, ReleaseLease};
-use comity_core::demand::{RequestSpec, Share};
+use comity_core::demand::{GpuDemand, Members, RequestSpec, Share};
 use comity_core::explain;
+use comity_core::inventory::{Offer, Sharing};
 use comity_core::proposal::ProposedReclaim;
 use comity_core::reclaim::ReclaimReason;
 use comity_core::{Command, Millis, ReplyBody, scheduler};
-use comity_types::{EndReason, LeaseId, LeaseState, RequestId, RequestState, TenantId};
+use comity_types::{EndReason, LeaseId, LeaseState, PriorityName, RequestId, RequestState, TenantId};
 use proptest::prelude::*;
 
-use super::federation::{Federation, RIVALS, cluster, spec};
+use super::federation::{Federation, RIVALS, cluster, device, offer, spec};
 use super::reclaim::{GRACE, at};
 
 /// Quotas of two tenants in a cohort; the third has none.
@@ -47,7 +48,7 @@ impl Federation {
         self.state.leases[&lease].state
     }
 
-    fn borrowed_by(&self, tenant: &str) -> u64 {
+    fn used_by(&self, tenant: &str) -> u64 {
         self.state.usage().in_use(tenant, "", "", "").tenant_milli()
     }
 }
@@ -95,7 +96,7 @@ fn borrowed_quota_is_returned_with_notice_and_no_more_than_needed() {
     let (_, own) = federation.running(at("north", of("team", 3)));
     let (borrower, borrowed) = federation.running(at("north", of("team", 3)));
     let (_, more) = federation.running(at("north", of("team", 1)));
-    assert_eq!(federation.borrowed_by("team"), 7_000, "three of the juniors' four");
+    assert_eq!(federation.used_by("team"), 7_000, "three of the juniors' four");
     // There are free GPUs at south, and not enough quota.
     let wanted = at("south", of("juniors", 2));
     let (code, reason, unblock) = obstacle(&federation, &wanted);
@@ -121,6 +122,11 @@ fn borrowed_quota_is_returned_with_notice_and_no_more_than_needed() {
         [own, borrowed, more].map(|lease| federation.lease_state(lease)),
         [LeaseState::Active, LeaseState::Active, LeaseState::Reclaiming]
     );
+    let message = &federation.state.requests[&request].message;
+    assert!(
+        message.ends_with("quota that others borrow; it is being reclaimed, and the request starts at south"),
+        "{message}"
+    );
     let waiting = explain::explain_waiting(&federation.state, request).unwrap();
     assert!(waiting.reclaims.unwrap().given);
     assert_eq!(federation.planned_reclaims(), [], "once is enough");
@@ -132,7 +138,7 @@ fn borrowed_quota_is_returned_with_notice_and_no_more_than_needed() {
     let leases = federation.place();
     let placed: Vec<RequestId> = leases.iter().map(|lease| federation.state.leases[lease].request).collect();
     assert_eq!(placed, [request], "not the request of the lease that was reclaimed");
-    assert_eq!((federation.borrowed_by("team"), federation.borrowed_by("juniors")), (6_000, 2_000));
+    assert_eq!((federation.used_by("team"), federation.used_by("juniors")), (6_000, 2_000));
     assert_eq!(federation.state.requests[&borrower].state, RequestState::Placed);
     // What waits now borrows, and takes nothing back.
     assert_eq!(federation.planned_reclaims(), []);
@@ -191,7 +197,7 @@ fn a_lease_that_has_both_the_quota_and_the_room_is_taken() {
     let (_, elsewhere) = federation.running(at("north", of("team", 8)));
     let (_, there) = federation.running(at("south", of("team", 4)));
     let (_, more) = federation.running(at("north", of("team", 4)));
-    assert_eq!(federation.borrowed_by("team"), 16_000, "four borrowed");
+    assert_eq!(federation.used_by("team"), 16_000, "four borrowed");
     let fits = federation.submit(at("north", of("juniors", 4)));
     assert_eq!(federation.place().len(), 1, "within its quota, and there is room");
     let lease = federation.state.requests[&fits].lease.unwrap();
@@ -220,7 +226,7 @@ fn two_claims_do_not_count_on_the_same_lease() {
         federation.place();
     }
     assert!(requests.iter().all(|request| federation.state.requests[request].state == RequestState::Placed));
-    assert_eq!((federation.borrowed_by("team"), federation.borrowed_by("juniors")), (2_000, 2_000));
+    assert_eq!((federation.used_by("team"), federation.used_by("juniors")), (2_000, 2_000));
 }
 
 #[test]
@@ -251,6 +257,141 @@ fn a_policy_that_takes_quota_away_ends_nothing_until_it_is_needed() {
     assert_eq!(code, "quota-exhausted", "more than both have");
     federation.submit(at("south", of("juniors", 2)));
     assert_eq!(reclaimed(&federation.planned_reclaims()), [lease]);
+}
+
+#[test]
+fn quota_within_a_members_own_is_not_taken_to_make_room() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 12", "maxConcurrentGpus: 8");
+    let leases: Vec<LeaseId> = (0..13).map(|_| federation.running(at("north", of("team", 1))).1).collect();
+    // It lacks one GPU of quota, and five of room at its only donor.
+    let request = federation.submit(at("north", of("juniors", 8)));
+    assert_eq!(federation.planned_reclaims(), [], "twelve GPUs are the other's own");
+    for taken in [5, 8] {
+        let reason = ReclaimReason::BorrowedQuota { by: request, at: cluster("north") };
+        let reclaims = leases[..taken].iter().map(|lease| ProposedReclaim { lease: *lease, reason: reason.clone() });
+        let command = ReclaimLeases { spare: Vec::new(), reclaims: reclaims.collect() };
+        match federation.ok(Command::ReclaimLeases(command)).reply.unwrap() {
+            ReplyBody::Reclaimed { leases, refused, .. } => assert!(leases.is_empty() && refused.len() == taken),
+            other => panic!("{other:?}"),
+        }
+    }
+    // With room, one lease is enough.
+    federation.nodes(2, &[("north", 8)]);
+    assert_eq!(federation.planned_reclaims().len(), 1);
+}
+
+#[test]
+fn claims_at_one_donor_share_one_notice() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 0", "maxConcurrentGpus: 4");
+    for _ in 0..4 {
+        federation.running(at("south", of("team", 1)));
+    }
+    let requests = [2, 2].map(|gpus| federation.submit(at("south", of("juniors", gpus))));
+    let mut deadlines = Vec::new();
+    for request in requests {
+        let reclaims = federation.planned_reclaims();
+        assert!(reclaims.iter().all(|reclaim| reclaim.reason.for_request() == Some(request)), "{reclaims:?}");
+        let taken = federation.reclaim(reclaims);
+        assert_eq!(taken.len(), 2, "{request}");
+        deadlines.push(federation.state.leases[&taken[1]].reclaim.clone().unwrap().deadline.0);
+    }
+    assert_eq!(comity_core::feasibility::spared(&federation.state), []);
+    assert_eq!(federation.planned_reclaims(), []);
+    assert!(deadlines[1] < deadlines[0] + 1_000, "the second notice does not wait for the first: {deadlines:?}");
+    federation.expire_at(deadlines[1]);
+    let ending: Vec<LeaseId> = federation.state.live_leases().map(|(id, _)| id).collect();
+    ending.into_iter().for_each(|lease| federation.stop(lease));
+    assert_eq!(federation.place().len(), 2);
+    assert!(requests.iter().all(|request| federation.state.requests[request].state == RequestState::Placed));
+}
+
+/// A donor whose GPUs are shared by twenty.
+fn shared(nodes: &[&str]) -> Offer {
+    let big = device(81_559, Sharing::Mps { shares: 20 });
+    offer(2, &nodes.iter().map(|name| (*name, 8, big.clone())).collect::<Vec<_>>())
+}
+
+fn part_of(tenant: &str, milli: u32) -> RequestSpec {
+    let whole = of(tenant, 1);
+    RequestSpec { gpus: GpuDemand { share: Share::Milli(milli), ..whole.gpus }, ..whole }
+}
+
+#[test]
+fn no_more_claims_wait_for_quota_than_a_plan_reserves_room_for() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 0", "maxConcurrentGpus: 2");
+    federation.offer("north", shared(&["n1"]));
+    for _ in 0..20 {
+        federation.submit(at("north", part_of("team", 100)));
+    }
+    federation.place().into_iter().for_each(|lease| federation.run(lease));
+    for _ in 0..20 {
+        federation.submit(at("north", part_of("juniors", 100)));
+    }
+    let mut waiting = 0;
+    loop {
+        let reclaims = federation.planned_reclaims();
+        if reclaims.is_empty() {
+            break;
+        }
+        federation.reclaim(reclaims);
+        waiting += 1;
+    }
+    assert_eq!(waiting, 16);
+}
+
+#[test]
+fn a_claim_takes_large_leases_if_the_cheapest_are_too_many() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 0", "maxConcurrentGpus: 11");
+    federation.offer("north", shared(&["n1", "n2", "n3"]));
+    let whole = device(81_559, Sharing::Exclusive);
+    federation.offer("south", offer(2, &["s1", "s2", "s3"].map(|name| (name, 4, whole.clone()))));
+    // They have run longest, so they are the last to be chosen.
+    let large: Vec<LeaseId> = (0..4).map(|_| federation.running(at("south", of("team", 1))).1).collect();
+    for _ in 0..70 {
+        federation.submit(at("north", part_of("team", 100)));
+    }
+    // Two plans: a command places at most 64.
+    for _ in 0..2 {
+        federation.place().into_iter().for_each(|lease| federation.run(lease));
+    }
+    assert_eq!(federation.used_by("team"), 11_000);
+    let all = federation.submit(at("south", of("juniors", 11)));
+    assert_eq!(federation.planned_reclaims(), [], "74 leases are more than one command may reclaim");
+    federation.ok(Command::CancelRequest(CancelRequest { request: all }));
+    federation.submit(at("south", of("juniors", 7)));
+    let taken = reclaimed(&federation.planned_reclaims());
+    let gpus = taken.iter().map(|lease| federation.state.leases[lease].placement.milli());
+    assert_eq!(gpus.sum::<u64>(), 7_000, "no more than is needed");
+    assert!(taken.len() <= 64 && large.iter().any(|lease| taken.contains(lease)), "{taken:?}");
+    let reclaims = federation.planned_reclaims();
+    federation.reclaim(reclaims);
+}
+
+#[test]
+fn a_gang_on_several_donors_stands_back_for_what_it_borrows_in_all() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 4", "maxConcurrentGpus: 2");
+    federation.nodes(2, &[("north", 1), ("south", 1)]);
+    let spread = RequestSpec { members: Some(Members { min: 3, desired: 3 }), spread_donors: true, ..of("team", 2) };
+    let borrows = federation.submit(spread);
+    let within = federation.submit(at("south", of("juniors", 2)));
+    let placed: Vec<RequestId> =
+        federation.place().iter().map(|lease| federation.state.leases[lease].request).collect();
+    assert_eq!(placed, [within], "no part of {borrows} is larger than its quota");
+}
+
+#[test]
+fn a_long_queue_has_borrowers_stand_back_too() {
+    let mut federation = Federation::sharing("maxConcurrentGpus: 1", "maxConcurrentGpus: 1");
+    federation.offer("north", shared(&["n1", "n2"]));
+    for _ in 0..70 {
+        federation.submit(at("north", part_of("team", 50)));
+    }
+    let low = Some(PriorityName::parse("low", "priority").unwrap());
+    let within = federation.submit(RequestSpec { priority: low, ..at("south", of("juniors", 1)) });
+    // The first 30 need half of what the other has.
+    let placements = scheduler::plan(&federation.state, 30).placements;
+    assert!(placements.iter().any(|placed| placed.request == within), "{}", placements.len());
+    assert_eq!(placements.len(), 21, "twenty are within the quota");
 }
 
 /// What happens in a property: a tenant asks, or the oldest lease of one ends.
@@ -315,7 +456,7 @@ proptest! {
         }
         prop_assert!(federation.state.reclaiming().next().is_none(), "it comes to rest");
         for is_team in [true, false] {
-            let used = federation.borrowed_by(name(is_team));
+            let used = federation.used_by(name(is_team));
             let waits = federation.state.queued().filter(|(_, request)| request.spec.tenant.as_str() == name(is_team));
             for (id, request) in waits {
                 prop_assert!(used + request.spec.least_milli() > nominal(is_team), "{} waits beside {}", id, used);

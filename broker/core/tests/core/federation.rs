@@ -6,7 +6,7 @@ use comity_core::command::{
     AdvertiseOffer, ApplyPolicy, InviteCluster, JoinCluster, MarkClusters, PlaceRequests, SubmitRequest,
 };
 use comity_core::data::DataSite;
-use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, RequestSpec, Share, Topology};
+use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, RequestSpec, Share};
 use comity_core::inventory::{Device, DeviceWiring, Enforcement, Node, NodeWiring, Offer, Sharing};
 use comity_core::log::LOG_FORMAT;
 use comity_core::{Actor, Applied, Blob, Command, LogEnvelope, Millis, State, Timestamp, scheduler};
@@ -186,36 +186,20 @@ pub(crate) fn offer(generation: u64, nodes: &[(&str, usize, Device)]) -> Offer {
 }
 
 pub(crate) fn spec(count: u32, share: Share, class: &str) -> RequestSpec {
+    let gpus = GpuDemand {
+        devices: DeviceChoice::Class(ClassName::parse(class, "class").unwrap()),
+        share,
+        count,
+        cpu_milli_per_gpu: 4_000,
+        memory_mib_per_gpu: 16_000,
+        isolation: Isolation::None,
+        gpu_type: None,
+    };
     RequestSpec {
-        tenant: TenantId::parse("team", "tenant").unwrap(),
-        origin: cluster("west"),
-        gpus: GpuDemand {
-            devices: DeviceChoice::Class(ClassName::parse(class, "class").unwrap()),
-            share,
-            count,
-            cpu_milli_per_gpu: 4_000,
-            memory_mib_per_gpu: 16_000,
-            isolation: Isolation::None,
-            gpu_type: None,
-        },
-        topology: Topology::default(),
-        members: None,
-        spread_donors: false,
-        data: Vec::new(),
         duration: Millis::from_mins(30),
-        allow_donors: Vec::new(),
-        deny_donors: Vec::new(),
-        delivery: Delivery::Namespace,
-        target_namespace: "comity-leases".into(),
-        purpose: "a test".into(),
-        priority: None,
-        not_before: None,
-        start_by: None,
-        preemptible: None,
-        release_idle: None,
-        checkpoint_secret: None,
-        template: None,
-        submitted_by: String::new(),
+        purpose: String::new(),
+        note: "a test".into(),
+        ..RequestSpec::new(TenantId::parse("team", "tenant").unwrap(), cluster("west"), gpus)
     }
 }
 

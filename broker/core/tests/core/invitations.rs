@@ -5,7 +5,7 @@ use comity_core::broker_record::BrokerRole;
 use comity_core::command::{
     AssignBroker, Expire, InviteBroker, InviteUser, JoinBroker, JoinCluster, JoinUser, RevokeInvite,
 };
-use comity_core::invite::invitation_id;
+use comity_core::invite::InvitationId;
 use comity_core::limits::{MAX_INVITES_PER_INVITER, MAX_VOTERS};
 use comity_core::refusal::Code;
 use comity_core::{Command, InviteSubject, Millis, ReplyBody, Timestamp};
@@ -39,7 +39,7 @@ fn replace_broker(broker: u64, secret: &str) -> Command {
 }
 
 pub(crate) fn revoke(secret: &str) -> Command {
-    Command::RevokeInvite(RevokeInvite { id: invitation_id(&hash(secret)).to_owned() })
+    Command::RevokeInvite(RevokeInvite { id: InvitationId::of(&hash(secret)) })
 }
 
 /// An invitation and its end.

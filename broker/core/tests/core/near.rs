@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_core::data::{DataNeed, DataSite};
+use comity_core::data::DataSite;
 use comity_core::demand::{Members, RequestSpec, Share, Topology};
 use comity_core::inventory::{Offer, Sharing};
-use comity_types::{ClusterId, LeaseId};
+use comity_types::{ClusterId, DataNeed, LeaseId};
 
 use super::federation::{Federation, cluster, device, offer, spec};
 

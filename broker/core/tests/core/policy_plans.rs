@@ -3,10 +3,11 @@
 use comity_core::command::{ApplyPolicy, RenewLease};
 use comity_core::demand::Share;
 use comity_core::explain::{
-    BorrowingEffect, CapacityEffect, InstitutionEffect, NextInQueue, PolicyPlan, Prospect, RequestEffect, policy_plan,
+    BorrowingEffect, CapacityEffect, CohortEffect, InstitutionEffect, NextInQueue, PolicyPlan, Prospect, RequestEffect,
+    policy_plan,
 };
 use comity_core::{Actor, Command, Millis, Refusal, State};
-use comity_policy::{BundleSource, Difference, SourceFile};
+use comity_policy::{BundleSource, CohortTerms, Difference, SourceFile};
 use comity_types::{LeaseId, LeaseTreatment, PriorityName, RequestId, TenantId};
 
 use super::federation::{Federation, RIVALS, cluster, spec, terms};
@@ -167,6 +168,35 @@ fn a_lowered_quota_keeps_leases_from_being_renewed() {
     let renew = RenewLease { lease, duration: Millis(0), may_shorten: false };
     let refusal = federation.refused(Command::RenewLease(renew));
     assert!(refusal.reason.starts_with(&effect.reason), "{refusal}");
+}
+
+#[test]
+fn a_quota_that_leaves_a_cohort_takes_what_the_others_could_borrow() {
+    let (mut federation, lease) = lent();
+    let quota = |tenant: &str, limits: &str| {
+        let head = "---\napiVersion: policy.comity.dev/v1\nkind: Quota";
+        format!("{head}\nmetadata: {{name: {tenant}}}\nspec: {{tenant: {tenant}, {limits}}}\n")
+    };
+    let source =
+        |team: &str, juniors: &str| with(&format!("{RIVALS}{}{}", quota("team", team), quota("juniors", juniors)));
+    let both = source("cohort: lab, maxConcurrentGpus: 8", "cohort: lab, maxConcurrentGpus: 6, lendingLimit: 4");
+    federation.ok(Command::ApplyPolicy(unforced(both.clone())));
+    assert_eq!(plan(&federation, both).cohorts.count, 0);
+
+    let found = plan(&federation, source("cohort: lab, maxConcurrentGpus: 8", "maxConcurrentGpus: 6"));
+    let terms = |nominal_milli, borrows_milli, lends_milli| {
+        Some(CohortTerms { cohort: "lab".into(), nominal_milli, borrows_milli, lends_milli })
+    };
+    let used_milli = federation.state.leases[&lease].placement.milli();
+    assert!(used_milli > 0);
+    let [juniors, team] = ["juniors", "team"].map(str::to_owned);
+    assert_eq!(
+        found.cohorts.named,
+        [
+            CohortEffect { quota: juniors, before: terms(6_000, 8_000, 4_000), after: None, used_milli: 0 },
+            CohortEffect { quota: team, before: terms(8_000, 4_000, 8_000), after: terms(8_000, 0, 8_000), used_milli },
+        ]
+    );
 }
 
 #[test]

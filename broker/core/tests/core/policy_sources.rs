@@ -40,6 +40,7 @@ fn pull(state: &State, head: Option<String>, outcome: PullOutcome) -> RecordPull
         judged_by: state.provenance.commit.clone(),
         bundle_hash: state.policy.as_ref().unwrap().bundle.hash.clone(),
         head,
+        artifact: None,
         outcome,
     }
 }
@@ -109,7 +110,7 @@ fn an_accepted_commit_is_in_force_and_the_next_one_is_judged_by_it() {
     let mut state = with_source();
     let first = pull(&state, commit('a'), accepted(signed(), 'a'));
     assert_eq!(by_leader(&mut state, first.clone()), Ok(ReplyBody::Policy { changed: true }));
-    assert_eq!(state.provenance.commit, commit('a'));
+    assert_eq!((&state.provenance.commit, &state.provenance.began), (&commit('a'), &commit('a')));
     assert_eq!(state.policy.as_ref().unwrap().source.commit, commit('a'));
     assert!(state.provenance.departed.contains("gone"));
     // Judged by what is no longer in force.
@@ -120,10 +121,42 @@ fn an_accepted_commit_is_in_force_and_the_next_one_is_judged_by_it() {
     assert_eq!(state.provenance.commit, commit('a'));
     apply_by(&mut state, admin(), Command::SetPolicySource(set())).unwrap();
     assert_eq!(state.provenance.commit, commit('a'));
+    let second = pull(&state, commit('b'), accepted(signed(), 'b'));
+    by_leader(&mut state, second).unwrap();
+    assert_eq!((&state.provenance.commit, &state.provenance.began), (&commit('b'), &commit('a')));
     let new_history = SetPolicySource { new_history: true, ..set() };
     apply_by(&mut state, admin(), Command::SetPolicySource(new_history)).unwrap();
-    assert_eq!(state.provenance.commit, None);
+    assert_eq!((&state.provenance.commit, &state.provenance.began), (&None, &None));
+    let other = pull(&state, commit('c'), accepted(signed(), 'c'));
+    by_leader(&mut state, other).unwrap();
+    assert_eq!((&state.provenance.commit, &state.provenance.began), (&commit('c'), &commit('c')));
     assert!(state.provenance.departed.contains("gone"));
+}
+
+#[test]
+fn the_artifact_in_force_outlives_failures_and_another_setting() {
+    let mut state = with_source();
+    let of = |state: &State, artifact: char, outcome| RecordPull {
+        artifact: Some(format!("sha256:{artifact}")),
+        ..pull(state, None, outcome)
+    };
+    let shown = |state: &State| {
+        let provenance = state.provenance.clone();
+        (provenance.artifact.unwrap_or_default(), provenance.source.unwrap().artifact.unwrap_or_default())
+    };
+    let texts = |one: &str, other: &str| (one.to_owned(), other.to_owned());
+    let accepted = PullOutcome::Accepted { source: terms(MAINTAINERS, MAINTAINERS), departed: BTreeSet::new() };
+    let record = of(&state, 'a', accepted);
+    by_leader(&mut state, record).unwrap();
+    assert_eq!(shown(&state), texts("sha256:a", "sha256:a"));
+    let record = of(&state, 'b', failed("no signature"));
+    by_leader(&mut state, record).unwrap();
+    assert_eq!(shown(&state), texts("sha256:a", "sha256:b"));
+    apply_by(&mut state, Actor::User(ADMIN.into()), Command::SetPolicySource(set())).unwrap();
+    assert_eq!(shown(&state), texts("sha256:a", ""));
+    let record = pull(&state, None, PullOutcome::InForce);
+    by_leader(&mut state, record).unwrap();
+    assert_eq!(shown(&state), texts("", ""), "the directory's documents are in force now");
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! Request templates that are named in place of a request that is refused or would wait.
 
 use comity_core::demand::{RequestSpec, Share};
-use comity_core::explain;
+use comity_core::{Millis, explain};
 use comity_types::Delivery;
 
-use super::federation::{Federation, spec};
+use super::federation::{Federation, cluster, spec};
 use super::reclaim::at;
 
 /// Documents of templates: name, and the rest of its `spec`.
@@ -69,6 +69,31 @@ fn a_request_that_waits_is_told_of_templates_that_start_sooner() {
     assert!(explain::quote(&federation.state, &waits).placements.is_empty());
     assert_eq!(named(&federation, &waits, true), ["one in 0 ms at south"]);
     assert_eq!(named(&federation, &waits, false).len(), 2);
+}
+
+#[test]
+fn alternatives_keep_the_donors_and_the_start_window_of_the_request() {
+    let mut federation = Federation::ready();
+    federation.also(&templates(&[
+        ("eight", "request: {gpus: {class: big, amount: 8}}"),
+        ("four", "request: {gpus: {class: big, amount: 4}}"),
+    ]));
+    let refused = spec(30, Share::Whole, "big");
+    assert_eq!(named(&federation, &refused, false), ["eight in 0 ms at north", "four in 0 ms at south"]);
+    let not_south = RequestSpec { deny_donors: vec![cluster("south")], ..refused.clone() };
+    assert_eq!(named(&federation, &not_south, false), ["eight in 0 ms at north", "four in 0 ms at north"]);
+    let only_south = RequestSpec { allow_donors: vec![cluster("south")], ..refused.clone() };
+    assert_eq!(named(&federation, &only_south, false), ["four in 0 ms at south"]);
+    let now = federation.state.log_time;
+    let tomorrow = RequestSpec { not_before: Some(now.after(Millis::from_hours(24))), ..refused.clone() };
+    assert_eq!(named(&federation, &tomorrow, false), ["eight in 86400000 ms at north", "four in 86400000 ms at south"]);
+    // While all GPUs are lent for an hour, no alternative helps who must start within ten minutes.
+    federation.submit(at("north", spec(16, Share::Whole, "big")));
+    federation.submit(at("south", spec(4, Share::Whole, "big")));
+    assert_eq!(federation.place().len(), 2);
+    assert_eq!(named(&federation, &refused, false).len(), 2);
+    let soon = RequestSpec { start_by: Some(now.after(Millis::from_mins(10))), ..refused };
+    assert_eq!(named(&federation, &soon, false), [""; 0]);
 }
 
 #[test]

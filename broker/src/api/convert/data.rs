@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use comity_core::Refusal;
-use comity_core::data::{DataNeed, DataSite};
+use comity_core::data::DataSite;
 use comity_core::limits::{MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE};
 use comity_proto::v1;
-use comity_types::ClusterId;
+use comity_types::{ClusterId, DataNeed};
 
 /// Maximum network lines per site.
 const MAX_LINES: usize = 1_024;

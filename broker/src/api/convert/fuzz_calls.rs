@@ -142,7 +142,8 @@ fn requests_of_users() {
         gpus: Some(gpus),
         duration_ms: 3_600_000,
         delivery: v1::Delivery::Namespace.into(),
-        purpose: "a test".to_owned(),
+        note: "a test".to_owned(),
+        purpose: "research".to_owned(),
         allow_donors: vec!["ncc-main".to_owned()],
         data: vec![v1::DataNeed { dataset: "imagenet/train".to_owned(), mib: 150_000 }],
         ..v1::RequestSpec::default()

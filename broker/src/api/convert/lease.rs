@@ -7,7 +7,7 @@ use comity_proto::v1;
 use comity_types::LeaseId;
 
 use crate::api::convert::request::demand_to_proto;
-use crate::api::convert::{delivery, time_or_zero, wiring};
+use crate::api::convert::{data, delivery, time_or_zero, wiring};
 
 /// Converts to the API message.
 #[must_use]
@@ -45,6 +45,8 @@ pub fn to_proto(id: LeaseId, lease: &Lease) -> v1::Lease {
         release_idle_ms: lease.release_idle.map_or(0, |limit| limit.0),
         idle_since_ms: time_or_zero(lease.idle_since),
         class: lease.class.to_string(),
+        data: data::needs_to_proto(&lease.data),
+        purpose: lease.purpose.clone(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use comity_core::Refusal;
+use comity_core::explain::KeptGpus;
 use comity_policy::limits::{MAX_BUNDLE_BYTES, MAX_FILE_BYTES, MAX_FILES};
 use comity_policy::{BundleSource, Problem, SourceFile};
 use comity_proto::v1;
@@ -13,6 +14,26 @@ use crate::api::convert::required;
 const MAX_PATH_BYTES: usize = 512;
 /// Characters of a commit id: SHA-256 in hex.
 const MAX_COMMIT_BYTES: usize = 64;
+
+/// What a reservation keeps at one cluster.
+pub fn reservation_to_proto(kept: KeptGpus) -> v1::Reservation {
+    let (window_start_ms, window_end_ms) = kept.window.map_or((0, 0), |(start, end)| (start.0, end.0));
+    v1::Reservation {
+        name: kept.reservation.name,
+        cluster: kept.donor.to_string(),
+        tenant: kept.tenant,
+        gpu_class: kept.class,
+        gpu_milli: kept.gpu_milli,
+        window_start_ms,
+        window_end_ms,
+        open: kept.is_open,
+        used_milli: kept.used_milli,
+        held_milli: kept.held_milli,
+        short_milli: kept.short_milli,
+        file: kept.reservation.file,
+        line: kept.reservation.line,
+    }
+}
 
 /// Parses a bundle within size limits; the policy crate validates its contents.
 pub fn source(bundle: Option<v1::PolicyBundle>) -> Result<BundleSource, Refusal> {

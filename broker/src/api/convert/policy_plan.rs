@@ -1,9 +1,10 @@
 //! Converts the plans of policy bundles.
 
 use comity_core::explain::{
-    BorrowingEffect, CapacityEffect, InstitutionEffect, LeaseEffect, NextInQueue, PolicyPlan, Prospect, RequestEffect,
+    BorrowingEffect, CapacityEffect, CohortEffect, InstitutionEffect, LeaseEffect, NextInQueue, PolicyPlan, Prospect,
+    RequestEffect,
 };
-use comity_policy::{Difference, DocumentChange, FieldChange};
+use comity_policy::{CohortTerms, Difference, DocumentChange, FieldChange};
 use comity_proto::v1;
 use comity_types::{ClusterId, LeaseTreatment};
 
@@ -12,7 +13,8 @@ use crate::api::convert::count;
 /// Converts to the API message.
 #[must_use]
 pub fn to_proto(plan: PolicyPlan) -> v1::PolicyPlan {
-    let PolicyPlan { replaces: _, documents, leases, requests, borrowing, capacities, institutions, queue } = plan;
+    let PolicyPlan { replaces: _, documents, leases, requests, borrowing, capacities, institutions, cohorts, queue } =
+        plan;
     v1::PolicyPlan {
         documents: documents.documents.into_iter().map(document).collect(),
         documents_added: count(documents.added),
@@ -33,6 +35,8 @@ pub fn to_proto(plan: PolicyPlan) -> v1::PolicyPlan {
         institution_count: count(institutions.count),
         institutions_unexamined: count(institutions.unexamined),
         institutions: institutions.named.into_iter().map(institution).collect(),
+        cohort_count: count(cohorts.count),
+        cohorts: cohorts.named.into_iter().map(cohort).collect(),
         queue_count: count(queue.count),
         queue: queue.named.into_iter().map(place).collect(),
     }
@@ -117,6 +121,15 @@ fn institution(effect: InstitutionEffect) -> v1::PolicyInstitutionEffect {
         borrows_before_milli: borrows_milli[0],
         borrows_after_milli: borrows_milli[1],
     }
+}
+
+fn cohort(effect: CohortEffect) -> v1::PolicyCohortEffect {
+    let CohortEffect { quota, before, after, used_milli } = effect;
+    let terms = |terms: CohortTerms| {
+        let CohortTerms { cohort, nominal_milli, borrows_milli, lends_milli } = terms;
+        v1::PolicyCohortTerms { cohort, nominal_milli, borrows_milli, lends_milli }
+    };
+    v1::PolicyCohortEffect { quota, before: before.map(terms), after: after.map(terms), used_milli }
 }
 
 fn place(next: NextInQueue) -> v1::PolicyQueuePlace {

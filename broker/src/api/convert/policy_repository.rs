@@ -5,6 +5,7 @@ use comity_core::provenance::{PolicySource, Provenance, PullFailure};
 use comity_core::{Millis, Refusal};
 use comity_proto::v1;
 use comity_provenance::PolicyFolder;
+use comity_types::{redact_secrets, redact_user};
 
 use crate::policy_source::{Branch, Repository};
 
@@ -17,7 +18,7 @@ pub fn from_proto(message: v1::SetPolicySourceRequest) -> Result<SetPolicySource
     let v1::SetPolicySourceRequest { repository, branch, folder, interval_ms, new_history } = message;
     let parsed = Repository::parse(&repository).map_err(|invalid| {
         // What is refused may have a password in it.
-        let shown = comity_types::redact_secrets(&repository);
+        let shown = redact_user(&redact_secrets(&repository));
         Refusal::invalid("repository", shown, invalid.why, invalid.remedy)
     })?;
     let branch = if branch.is_empty() { DEFAULT_BRANCH } else { &branch };
@@ -38,7 +39,7 @@ pub fn from_proto(message: v1::SetPolicySourceRequest) -> Result<SetPolicySource
 
 /// The source in force, if there is one.
 pub fn to_proto(provenance: &Provenance) -> Option<v1::PolicySource> {
-    let PolicySource { repository, branch, folder, interval, set_by, set_at, head, pulled_at, failure } =
+    let PolicySource { repository, branch, folder, interval, set_by, set_at, head, artifact, pulled_at, failure } =
         provenance.source.clone()?;
     Some(v1::PolicySource {
         repository,
@@ -48,7 +49,10 @@ pub fn to_proto(provenance: &Provenance) -> Option<v1::PolicySource> {
         set_by,
         set_at_ms: set_at.0,
         commit: provenance.commit.clone().unwrap_or_default(),
+        began: provenance.began.clone().unwrap_or_default(),
         head: head.unwrap_or_default(),
+        artifact: artifact.unwrap_or_default(),
+        artifact_in_force: provenance.artifact.clone().unwrap_or_default(),
         pulled_at_ms: pulled_at.map_or(0, |at| at.0),
         failure: failure.map(|failure| {
             let PullFailure { code, commit, reason, remedy, since } = failure;

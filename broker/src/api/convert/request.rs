@@ -1,28 +1,29 @@
 //! Converts requests and their demands.
 
-use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, Preemptible, RequestSpec, Share};
-use comity_core::limits::{MAX_DONOR_LIST, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES};
+use comity_core::demand::{
+    DEFAULT_TARGET_NAMESPACE, DeviceChoice, GpuDemand, Isolation, Preemptible, RequestSpec, Share,
+};
+use comity_core::limits::{MAX_DONOR_LIST, MAX_NOTE_BYTES, MAX_SELECTOR_BYTES};
 use comity_core::request::Request;
 use comity_core::{Millis, Refusal, Timestamp};
 use comity_proto::v1;
-use comity_types::{ClassName, ClusterId, Delivery, PriorityName, RequestId, RequestState, TemplateName, TenantId};
+use comity_types::{
+    ClassName, ClusterId, Delivery, PriorityName, RequestId, RequestState, TemplateName, TenantId, find_secret,
+};
 
 use crate::api::convert::{data, delivery, required, wiring};
-
-/// Default namespace of the kubeconfig Secret.
-pub const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
 
 /// A request as a client wrote it; `RequestSpec::check` validates amounts.
 pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
     let spec = required(spec, "spec", "describe the request")?;
     let gpus = required(spec.gpus, "spec.gpus", "say which GPUs and how many")?;
     let delivery = delivery::parse(spec.delivery, "spec.delivery")?;
-    if spec.purpose.len() > MAX_PURPOSE_BYTES {
+    if spec.note.len() > MAX_NOTE_BYTES {
         return Err(Refusal::invalid(
-            "spec.purpose",
-            &spec.purpose,
+            "spec.note",
+            &spec.note,
             "is too long",
-            format!("use at most {MAX_PURPOSE_BYTES} bytes"),
+            format!("use at most {MAX_NOTE_BYTES} bytes"),
         ));
     }
     let parsed = RequestSpec {
@@ -39,6 +40,7 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
         delivery,
         target_namespace: target_namespace(spec.target_namespace, delivery)?,
         purpose: spec.purpose,
+        note: spec.note,
         priority: named(&spec.priority).map(|class| PriorityName::parse(class, "spec.priority")).transpose()?,
         not_before: time(spec.not_before_ms),
         start_by: time(spec.start_by_ms),
@@ -55,7 +57,16 @@ pub fn spec(spec: Option<v1::RequestSpec>) -> Result<RequestSpec, Refusal> {
     };
     parsed.check()?;
     check_donors(&parsed)?;
+    check_note(&parsed.note)?;
     Ok(parsed)
+}
+
+/// Refuses a secret in the note, which all who see the request read. Checked only here: what is taken for a secret changes
+/// between releases, and all replicas have to agree on what the log says.
+fn check_note(note: &str) -> Result<(), Refusal> {
+    let Some((_, noun)) = find_secret(note) else { return Ok(()) };
+    let problem = format!("has {noun}, and everybody who may see the request reads it");
+    Err(Refusal::invalid_bytes("spec.note", &problem, "leave it out, and replace it wherever it is valid"))
 }
 
 /// Refuses contradictory donor lists. Checked only here: the log may have older requests without this check.
@@ -198,6 +209,7 @@ pub fn spec_to_proto(spec: &RequestSpec) -> v1::RequestSpec {
         delivery: delivery::to_proto(spec.delivery),
         target_namespace: spec.target_namespace.clone(),
         purpose: spec.purpose.clone(),
+        note: spec.note.clone(),
         priority: spec.priority.as_ref().map_or_else(String::new, ToString::to_string),
         not_before_ms: spec.not_before.map_or(0, |time| time.0),
         start_by_ms: spec.start_by.map_or(0, |time| time.0),
@@ -316,6 +328,14 @@ mod tests {
         };
         let parsed = spec(Some(virtual_node.clone())).expect("it is good");
         assert_eq!(spec_to_proto(&parsed), virtual_node);
+    }
+
+    #[test]
+    fn a_secret_in_the_note_is_refused_and_not_repeated() {
+        let token = "ghp_16C7e42F292c6912E7710c838347Ae178B4a";
+        let refused = spec(Some(v1::RequestSpec { note: format!("run with {token}"), ..good() })).expect_err("refused");
+        assert_eq!(refused.field, "spec.note");
+        assert!(refused.reason.contains("an access token") && !format!("{refused:?}").contains(token), "{refused:?}");
     }
 
     #[test]

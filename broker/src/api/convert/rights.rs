@@ -37,6 +37,7 @@ pub fn to_proto(caller: &Caller, bundle: Option<&Bundle>, bootstrap: &BTreeSet<S
         institutions,
         tenants,
         broker_operator: is_broker_operator(caller, bundle, bootstrap),
+        planner: roles_of(caller, bundle).planner,
     }
 }
 

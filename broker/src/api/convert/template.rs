@@ -1,21 +1,20 @@
 //! Converts request templates, and fills requests from them.
 
 use comity_core::Refusal;
-use comity_policy::{
-    Document, RequestTemplate, TemplateDevices, TemplateField, TemplateIsolation, TemplateNvLink, TemplateShare,
-    show_gpus,
-};
+use comity_core::demand::gpus_of_template;
+use comity_policy::{Document, RequestTemplate, TemplateField, show_duration, show_gpus};
 use comity_proto::v1;
 
-use crate::api::convert::delivery;
+use crate::api::convert::{data, delivery, request, wiring};
 
-/// Fills the fields of a request that are not set as the template says. What the template leaves open, too, becomes one
-/// whole GPU, delivered as a namespace.
+/// Sets each field that the request leaves out to the template's value. Fields that both leave out get their defaults:
+/// one whole GPU, delivered as a namespace.
 ///
 /// # Errors
-/// A field has another value than the template's, which does not let requests override it.
+/// A field has another value than the template's, which does not let requests override it. Names of the template that
+/// do not parse; a valid bundle has none.
 pub fn fill(mut asked: v1::RequestSpec, template: &Document<RequestTemplate>) -> Result<v1::RequestSpec, Refusal> {
-    let set = fields_set(template);
+    let set = fields_set(template)?;
     let filling = Filling { template };
     let (mut gpus, set_gpus) = (asked.gpus.take().unwrap_or_default(), set.gpus.unwrap_or_default());
     filling.devices(&mut gpus, &set_gpus)?;
@@ -43,11 +42,11 @@ pub fn fill(mut asked: v1::RequestSpec, template: &Document<RequestTemplate>) ->
     filling.fill(TemplateField::Members, "spec.members", &mut asked.members, &set.members, |it| {
         it.as_ref().map_or_else(String::new, |it| format!("{}-{}", it.min, it.desired))
     })?;
-    let field = "spec.spread_donors";
-    filling.fill(TemplateField::SpreadDonors, field, &mut asked.spread_donors, &set.spread_donors, text)?;
+    asked.spread_donors |= set.spread_donors;
     filling.fill(TemplateField::Data, "spec.data", &mut asked.data, &set.data, |needs| {
         needs.iter().map(|need| format!("{}={}Mi", need.dataset, need.mib)).collect::<Vec<_>>().join(", ")
     })?;
+    filling.fill(TemplateField::Purpose, "spec.purpose", &mut asked.purpose, &set.purpose, Clone::clone)?;
     let field = "spec.duration_ms";
     filling.fill(TemplateField::Duration, field, &mut asked.duration_ms, &set.duration_ms, text)?;
     filling.fill(TemplateField::Delivery, "spec.delivery", &mut asked.delivery, &set.delivery, |it| {
@@ -60,7 +59,7 @@ pub fn fill(mut asked: v1::RequestSpec, template: &Document<RequestTemplate>) ->
     Ok(with_defaults(asked))
 }
 
-/// The request without the fields that only a template leaves open.
+/// Sets the fields that neither the request nor its template sets.
 fn with_defaults(mut asked: v1::RequestSpec) -> v1::RequestSpec {
     let gpus = asked.gpus.get_or_insert_default();
     if gpus.count == 0 {
@@ -130,8 +129,8 @@ impl Filling<'_> {
         self.permit(TemplateField::Class, wire, &shown(asked), &shown(set))
     }
 
-    /// Number and size of the shares are filled separately. A whole number asks for as many MIG instances or memory
-    /// shares as it says, as beside `--mig`.
+    /// Fills number and size of the shares separately. If the template sets a MIG profile or a memory size, a whole number
+    /// is the number of such shares.
     fn amount(&self, asked: &mut v1::GpuDemand, set: &v1::GpuDemand) -> Result<(), Refusal> {
         use v1::share::Kind;
         let kind = |gpus: &v1::GpuDemand| gpus.share.as_ref().and_then(|share| share.kind.clone());
@@ -142,12 +141,7 @@ impl Filling<'_> {
         if let (Some(asked), Some(set)) = (&asked.share, &set.share)
             && asked != set
         {
-            let wire = match asked.kind {
-                Some(Kind::MigProfile(_)) => "spec.gpus.share.mig_profile",
-                Some(Kind::MemoryMib(_)) => "spec.gpus.share.memory_mib",
-                Some(Kind::Milli(_) | Kind::Whole(_)) | None => "spec.gpus.share",
-            };
-            self.permit(TemplateField::Amount, wire, &share_text(asked), &share_text(set))?;
+            self.permit(TemplateField::Amount, "spec.gpus.share", &share_text(asked), &share_text(set))?;
         }
         if asked.share.is_none() {
             asked.share.clone_from(&set.share);
@@ -156,20 +150,17 @@ impl Filling<'_> {
     }
 
     fn topology(&self, asked: &mut v1::Topology, set: &v1::Topology) -> Result<(), Refusal> {
-        let field = "spec.topology.same_node";
-        self.fill(TemplateField::SameNode, field, &mut asked.same_node, &set.same_node, text)?;
-        let field = "spec.topology.whole_node";
-        self.fill(TemplateField::WholeNode, field, &mut asked.whole_node, &set.whole_node, text)?;
+        asked.same_node |= set.same_node;
+        asked.whole_node |= set.whole_node;
+        asked.spread_nodes |= set.spread_nodes;
+        if asked.numa == i32::from(v1::Numa::Unspecified) {
+            asked.numa = set.numa;
+        }
         self.fill(TemplateField::NvLink, "spec.topology.nvlink", &mut asked.nvlink, &set.nvlink, |it| {
             v1::NvLink::try_from(*it).map_or_else(|_| it.to_string(), |it| word(it.as_str_name(), "NV_LINK_"))
         })?;
-        self.fill(TemplateField::Numa, "spec.topology.numa", &mut asked.numa, &set.numa, |it| {
-            v1::Numa::try_from(*it).map_or_else(|_| it.to_string(), |it| word(it.as_str_name(), "NUMA_"))
-        })?;
         let field = "spec.topology.rdma_gbits";
-        self.fill(TemplateField::RdmaGbits, field, &mut asked.rdma_gbits, &set.rdma_gbits, text)?;
-        let field = "spec.topology.spread_nodes";
-        self.fill(TemplateField::SpreadNodes, field, &mut asked.spread_nodes, &set.spread_nodes, text)
+        self.fill(TemplateField::RdmaGbits, field, &mut asked.rdma_gbits, &set.rdma_gbits, text)
     }
 }
 
@@ -188,7 +179,7 @@ fn share_text(share: &v1::Share) -> String {
         Some(v1::share::Kind::Whole(_)) => "whole GPUs".to_owned(),
         Some(v1::share::Kind::Milli(milli)) => format!("{} GPU", show_gpus(u64::from(*milli))),
         Some(v1::share::Kind::MigProfile(profile)) => profile.clone(),
-        Some(v1::share::Kind::MemoryMib(memory)) => memory.to_string(),
+        Some(v1::share::Kind::MemoryMib(memory)) => format!("{memory}Mi"),
     }
 }
 
@@ -196,79 +187,51 @@ fn terms(terms: &Option<v1::Preemptible>) -> String {
     let Some(v1::Preemptible { grace_ms, checkpoint, same_gpu_type }) = terms else { return String::new() };
     let words = [(*checkpoint, "checkpoint"), (*same_gpu_type, "same GPU type")];
     let words = words.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| format!(" with {word}"));
-    format!("a notice of {grace_ms} ms{}", words.collect::<String>())
+    let notice =
+        if *grace_ms == 0 { "the donor's notice".to_owned() } else { format!("{} notice", show_duration(*grace_ms)) };
+    format!("{notice}{}", words.collect::<String>())
 }
 
 /// The fields that a template sets; others are not set.
-fn fields_set(template: &Document<RequestTemplate>) -> v1::RequestSpec {
-    let request = &template.spec.request;
-    let (gpus, topology) = (&request.gpus, request.topology);
-    let (class, selector) = match &gpus.devices {
-        TemplateDevices::Class(class) => (class.clone(), String::new()),
-        TemplateDevices::Selector(selector) => (String::new(), selector.source().to_owned()),
-    };
-    let kind = gpus.amount.as_ref().map(|amount| match &amount.share {
-        TemplateShare::Whole => v1::share::Kind::Whole(v1::share::Whole {}),
-        TemplateShare::Milli(milli) => v1::share::Kind::Milli(*milli),
-        TemplateShare::MigProfile(profile) => v1::share::Kind::MigProfile(profile.clone()),
-        TemplateShare::MemoryMib(memory) => v1::share::Kind::MemoryMib(*memory),
-    });
-    let isolation = match gpus.isolation {
-        None => v1::Isolation::Unspecified,
-        Some(TemplateIsolation::Memory) => v1::Isolation::Memory,
-        Some(TemplateIsolation::Hardware) => v1::Isolation::Hardware,
-    };
-    let nvlink = match topology.nvlink {
-        None => v1::NvLink::Unspecified,
-        Some(TemplateNvLink::Preferred) => v1::NvLink::Preferred,
-        Some(TemplateNvLink::Required) => v1::NvLink::Required,
-    };
-    let numa = if topology.numa_aligned { v1::Numa::Aligned } else { v1::Numa::Unspecified };
-    v1::RequestSpec {
-        gpus: Some(v1::GpuDemand {
-            class,
-            selector,
-            share: kind.map(|kind| v1::Share { kind: Some(kind) }),
-            count: gpus.amount.as_ref().map_or(0, |amount| amount.count),
-            cpu_milli_per_gpu: gpus.cpu_milli_per_gpu.unwrap_or(0),
-            memory_mib_per_gpu: gpus.memory_mib_per_gpu.unwrap_or(0),
-            isolation: isolation.into(),
-        }),
-        topology: Some(v1::Topology {
-            same_node: topology.same_node,
-            whole_node: topology.whole_node,
-            nvlink: nvlink.into(),
-            numa: numa.into(),
-            rdma_gbits: topology.rdma_gbits,
-            spread_nodes: topology.spread_nodes,
-        }),
-        members: request.members.map(|members| v1::Members { min: members.min, desired: members.desired }),
-        spread_donors: request.spread_donors,
-        data: request.data.iter().map(|data| v1::DataNeed { dataset: data.dataset.clone(), mib: data.mib }).collect(),
-        duration_ms: request.duration_ms.unwrap_or(0),
-        delivery: request.delivery.map_or(0, delivery::to_proto),
-        priority: request.priority.clone().unwrap_or_default(),
-        release_idle_ms: request.release_idle_ms.unwrap_or(0),
-        preemptible: request.preemptible.map(|terms| v1::Preemptible {
+fn fields_set(template: &Document<RequestTemplate>) -> Result<v1::RequestSpec, Refusal> {
+    let set = &template.spec.request;
+    let mut gpus = request::demand_to_proto(&gpus_of_template(template)?);
+    if set.gpus.amount.is_none() {
+        (gpus.share, gpus.count) = (None, 0);
+    }
+    Ok(v1::RequestSpec {
+        gpus: Some(gpus),
+        topology: Some(wiring::topology_to_proto(set.topology.into())),
+        members: set.members.map(|members| v1::Members { min: members.min, desired: members.desired }),
+        spread_donors: set.spread_donors,
+        data: data::needs_to_proto(&set.data),
+        purpose: set.purpose.clone().unwrap_or_default(),
+        duration_ms: set.duration_ms.unwrap_or(0),
+        delivery: set.delivery.map_or(0, delivery::to_proto),
+        priority: set.priority.clone().unwrap_or_default(),
+        release_idle_ms: set.release_idle_ms.unwrap_or(0),
+        preemptible: set.preemptible.map(|terms| v1::Preemptible {
             grace_ms: terms.grace_ms,
             checkpoint: terms.checkpoint,
             same_gpu_type: terms.same_gpu_type,
         }),
         template: template.name.clone(),
         ..v1::RequestSpec::default()
-    }
+    })
 }
 
 /// Converts to the API message; `tenants` are those of the caller that are offered it.
-#[must_use]
-pub fn to_proto(template: &Document<RequestTemplate>, tenants: Vec<String>) -> v1::RequestTemplate {
-    v1::RequestTemplate {
+///
+/// # Errors
+/// The name of its class is not one; a valid bundle has no such name.
+pub fn to_proto(template: &Document<RequestTemplate>, tenants: Vec<String>) -> Result<v1::RequestTemplate, Refusal> {
+    Ok(v1::RequestTemplate {
         name: template.name.clone(),
         title: template.spec.title.clone(),
         description: template.spec.description.clone(),
         category: template.spec.category.clone(),
-        spec: Some(fields_set(template)),
+        spec: Some(fields_set(template)?),
         may_override: template.spec.may_override.iter().map(ToString::to_string).collect(),
         tenants,
-    }
+    })
 }

@@ -30,6 +30,7 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument as _, info_span};
 
 use self::desired::DesiredWriter;
+use self::policy_history::SHOWN_HISTORIES;
 use self::wire::ToAgent;
 use crate::api::agent_streams::{Seat, Takeover};
 use crate::api::authorize::Rpc;
@@ -37,6 +38,7 @@ use crate::api::caller::Caller;
 use crate::api::caller_life::CallerLife;
 use crate::api::convert::agent;
 use crate::api::rpc_error::{RpcError, refusal_detail};
+use crate::api::shares::caller_slots::CallerSlots;
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
 
@@ -66,13 +68,19 @@ const MAX_TRACEPARENT_BYTES: usize = 64;
 /// Serves agents.
 #[derive(Debug, Clone)]
 pub struct AgentHandlers {
-    /// Shared context.
-    pub context: Context,
+    context: Context,
+    histories: CallerSlots,
 }
 
 type Messages = Pin<Box<dyn Stream<Item = Result<ToAgent, Status>> + Send>>;
 
 impl AgentHandlers {
+    /// Starts without agents.
+    #[must_use]
+    pub fn new(context: Context) -> Self {
+        Self { context, histories: CallerSlots::new(&SHOWN_HISTORIES) }
+    }
+
     async fn connect(&self, request: Request<Streaming<v1::AgentMessage>>) -> Result<Response<Messages>, Status> {
         self.begin(request).await.map(Response::new).map_err(|error| self.context.fail(error))
     }

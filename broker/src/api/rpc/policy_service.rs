@@ -13,6 +13,7 @@ use crate::api::authorize::Rpc;
 use crate::api::caller_life::CallerLife;
 use crate::api::convert::{self, policy, policy_plan, policy_repository};
 use crate::api::idempotency;
+use crate::api::paging::Page;
 use crate::api::rpc::serve;
 use crate::api::rpc_error::RpcError;
 use crate::context::Context;
@@ -30,6 +31,7 @@ serve! { PolicyService for PolicyHandlers {
     apply_policy: ApplyPolicyRequest -> ApplyPolicyResponse;
     set_policy_source: SetPolicySourceRequest -> SetPolicySourceResponse;
     remove_policy_source: RemovePolicySourceRequest -> RemovePolicySourceResponse;
+    list_reservations: ListReservationsRequest -> ListReservationsResponse;
     get_policy: GetPolicyRequest -> GetPolicyResponse;
 } }
 
@@ -116,19 +118,39 @@ impl PolicyHandlers {
             .await
     }
 
+    async fn list_reservations(
+        &self,
+        request: Request<v1::ListReservationsRequest>,
+    ) -> Result<v1::ListReservationsResponse, RpcError> {
+        self.context.admit(Rpc::ListReservations, &request).await?;
+        let v1::ListReservationsRequest { page, consistency } = request.into_inner();
+        let page = Page::parse(page, "reservations")?;
+        let after = page.after(|key| Ok::<_, Refusal>(key.to_owned()))?.unwrap_or_default();
+        let read = |state: &State| Ok((explain::kept_gpus(state), state.revision));
+        let (kept, revision) = self.context.read(consistency, read).await?;
+        let messages = kept.into_iter().map(policy::reservation_to_proto);
+        let keyed = messages.map(|message| (format!("{}/{}", message.name, message.cluster), message));
+        let mut rest: Vec<(String, v1::Reservation)> = keyed.filter(|(key, _)| *key > after).collect();
+        rest.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let (reservations, page) = page.take(rest.into_iter(), revision);
+        Ok(v1::ListReservationsResponse { reservations, page: Some(page) })
+    }
+
     async fn get_policy(&self, request: Request<v1::GetPolicyRequest>) -> Result<v1::GetPolicyResponse, RpcError> {
         self.context.admit(Rpc::GetPolicy, &request).await?;
         let read = |state: &State| {
             let record = state.policy.clone().ok_or_else(none_in_force)?;
-            Ok((record, policy_repository::to_proto(&state.provenance)))
+            let departed = state.provenance.departed.iter().cloned().collect();
+            Ok((record, policy_repository::to_proto(&state.provenance), departed))
         };
-        let (record, source) = self.context.read(request.into_inner().consistency, read).await?;
+        let (record, source, departed_institutions) = self.context.read(request.into_inner().consistency, read).await?;
         Ok(v1::GetPolicyResponse {
             bundle: Some(policy::source_to_proto(&record.source)),
             hash: record.bundle.hash.clone(),
             applied_at_ms: record.applied_at.0,
             applied_by: record.applied_by,
             source,
+            departed_institutions,
         })
     }
 

@@ -1,6 +1,8 @@
 //! RequestService: submits, follows, explains and cancels requests.
 
+mod quotas;
 mod templates;
+mod tenants;
 
 use std::ops::Bound;
 
@@ -46,6 +48,7 @@ serve! { RequestService for RequestHandlers {
     explain_request: ExplainRequestRequest -> ExplainRequestResponse;
     quote_request: QuoteRequestRequest -> QuoteRequestResponse;
     list_request_templates: ListRequestTemplatesRequest -> ListRequestTemplatesResponse;
+    list_quotas: ListQuotasRequest -> ListQuotasResponse;
 } }
 
 impl RequestHandlers {
@@ -70,7 +73,7 @@ impl RequestHandlers {
         let dry_run = message.dry_run;
         let permit =
             |bundle: Option<&Bundle>, tenant: &TenantId, origin: &ClusterId| may_submit(caller, bundle, tenant, origin);
-        let spec = match self.fill(message.spec, Some(&idempotency), permit).await? {
+        let spec = match self.fill(message.spec, Some(&idempotency).filter(|_| !dry_run), permit).await? {
             Filled::Spec(spec) => spec,
             Filled::Repeated(request) => {
                 return Ok(v1::SubmitRequestResponse { request: Some(request), ..Default::default() });
@@ -100,7 +103,10 @@ impl RequestHandlers {
             let refused = |refusal| naming_alternatives(state, &spec, now, refusal);
             let checked = command::check_submission(state, &spec, now).map_err(refused)?;
             let unservable = explain::unservable(state, &checked, now);
-            let unservable = unservable.map(|refusal| naming_alternatives(state, &checked, now, refusal));
+            let unservable = match unservable {
+                Some(refusal) if !queue_anyway => return Err(naming_alternatives(state, &checked, now, refusal)),
+                other => other,
+            };
             let warnings = explain::rule_warnings(state, &checked);
             let quotas = explain::quota_uses(state, &checked, None);
             Ok::<_, Refusal>((checked, unservable, warnings, quotas))
@@ -108,7 +114,6 @@ impl RequestHandlers {
         let (checked, unservable, warnings, quotas) =
             self.context.read_long(life, "checking the request", read).await??;
         let message = match unservable {
-            Some(refusal) if !queue_anyway => return Err(refusal.into()),
             Some(refusal) => format!("the request is valid, but {}; nothing was submitted", refusal.reason),
             None => "the request is good; nothing was submitted".to_owned(),
         };
@@ -216,7 +221,9 @@ impl RequestHandlers {
     ) -> Result<v1::ExplainRequestResponse, RpcError> {
         let life = self.context.admit_long(Rpc::ExplainRequest, &request).await?;
         let viewer = self.context.viewer(life.caller());
-        let id = RequestId::parse(&request.into_inner().request, "request")?;
+        let message = request.into_inner();
+        let id = RequestId::parse(&message.request, "request")?;
+        let now = self.context.now();
         let read = move |state: &State| -> Result<_, Refusal> {
             let record =
                 state.requests.get(&id).filter(|record| viewer.sees_request(&record.spec.tenant, &record.spec.origin));
@@ -240,7 +247,14 @@ impl RequestHandlers {
                     revision: state.revision,
                     position: None,
                     reclaims: None,
+                    alternatives: Vec::new(),
                 });
+            };
+            let alternatives = if message.seek_alternatives {
+                let earliest = waiting.position.as_ref().and_then(|position| Some(position.earliest.as_ref()?.0));
+                explain::alternatives(state, &record.spec, now.max(state.log_time), earliest)
+            } else {
+                Vec::new()
             };
             Ok(v1::ExplainRequestResponse {
                 request,
@@ -252,6 +266,7 @@ impl RequestHandlers {
                     .reclaims
                     .as_ref()
                     .map(|it| answer::reclaims_to_proto(it, tenant_if_visible(state, &viewer))),
+                alternatives: alternatives.iter().map(answer::alternative_to_proto).collect(),
             })
         };
         Ok(self.context.read_long(&life, "explaining the request", read).await??)
@@ -331,11 +346,13 @@ impl RequestHandlers {
                 Some(refusal) => refusal.code == Code::Unservable,
             };
         let refusal = if looks_unservable {
-            // Every donor is looked at.
+            // Every donor is looked at, and templates that could start are quoted.
             let (spec, idempotency) = (submission.spec.clone(), submission.idempotency.clone());
             let queue_anyway = submission.queue_anyway;
             let check = move |state: &State| {
-                Submission { spec: &spec, idempotency: &idempotency, queue_anyway }.refusal(state, now)
+                let refusal =
+                    Submission { spec: &spec, idempotency: &idempotency, queue_anyway }.refusal(state, now)?;
+                Some(naming_alternatives(state, &spec, now.max(state.log_time), refusal))
             };
             self.context.read_long(life, "checking the request", check).await?
         } else {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use comity_core::broker_record::{BrokerRecord, BrokerRole};
 use comity_core::command::{AdmitBroker, AssignBroker};
-use comity_core::{Actor, Command};
+use comity_core::{Actor, Command, Millis};
 use openraft::ChangeMembers;
 use openraft::async_runtime::WatchReceiver as _;
 use tokio_util::sync::CancellationToken;
@@ -63,8 +63,11 @@ pub(crate) async fn run(group: Weak<Inner>, stop: CancellationToken) {
     }
 }
 
-/// Records the founding members as the group's first voters.
+/// Begins the first term, so that no record of the audit log has a nonce without a secret key, and records the founding
+/// members as the group's first voters.
 async fn record_founders(group: &Group) -> Result<(), GroupError> {
+    let begins = Proposal::begins_term(group.inner.config.id, Millis(0));
+    group.propose(begins).await?.reply.map_err(GroupError::Refused)?;
     for (id, address) in &group.inner.config.members {
         let leader = (Actor::Leader(group.inner.config.id), 0);
         group.record(leader, assignment(*id, BrokerRole::Voter, address)).await?;

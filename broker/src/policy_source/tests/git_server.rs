@@ -1,21 +1,16 @@
 //! A Git server for tests: the real `git http-backend` behind TLS, with the faults of servers.
 
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, StreamBody, combinators::BoxBody};
-use hyper::body::{Frame, Incoming};
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
-use rustls_pki_types::PrivateKeyDer;
+use http::{Request, StatusCode};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use tokio::io::AsyncWriteExt as _;
-use tokio::net::TcpListener;
-use tokio_rustls::TlsAcceptor;
+
+use super::tls_server::{TlsAnswer, TlsServer, endless, whole};
 
 /// How the server behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,50 +35,17 @@ pub(crate) struct GitServer {
     mood: Arc<Mutex<Mood>>,
     /// The values of `Authorization` that callers sent.
     pub(crate) authorizations: Arc<Mutex<Vec<String>>>,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for GitServer {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    _server: TlsServer,
 }
 
 impl GitServer {
     /// Serves the repositories below `root`; writes its authority to `home`.
     pub(crate) async fn start(root: &Path, home: &Path) -> Self {
-        let key = rcgen::KeyPair::generate().expect("a key");
-        let certificate = rcgen::CertificateParams::new(vec!["localhost".to_owned()])
-            .and_then(|params| params.self_signed(&key))
-            .expect("a certificate");
-        let authority = home.join("git-server.pem");
-        std::fs::write(&authority, certificate.pem()).expect("the file is written");
-        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("versions")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .expect("a configuration");
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("an address");
         let mood = Arc::new(Mutex::new(Mood::Good));
         let authorizations = Arc::new(Mutex::new(Vec::new()));
         let state = (root.to_owned(), Arc::clone(&mood), Arc::clone(&authorizations));
-        let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, state) = (acceptor.clone(), state.clone());
-                tokio::spawn(async move {
-                    let Ok(stream) = acceptor.accept(stream).await else { return };
-                    let serve = service_fn(move |request| answer(state.clone(), request));
-                    let _ =
-                        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), serve).await;
-                });
-            }
-        });
-        Self { address, authority, mood, authorizations, task }
+        let server = TlsServer::start(home, "git-server.pem", move |request| answer(state.clone(), request)).await;
+        Self { address: server.address, authority: server.authority.clone(), mood, authorizations, _server: server }
     }
 
     /// The address of a repository.
@@ -97,37 +59,21 @@ impl GitServer {
 }
 
 type ServerState = (PathBuf, Arc<Mutex<Mood>>, Arc<Mutex<Vec<String>>>);
-type ServerAnswer = Response<BoxBody<Bytes, Infallible>>;
 
-fn whole(status: StatusCode, headers: &[(String, String)], body: Bytes) -> ServerAnswer {
-    let mut response = Response::builder().status(status);
-    for (name, value) in headers {
-        response = response.header(name, value);
-    }
-    response.body(http_body_util::Full::new(body).boxed()).expect("a response")
-}
-
-async fn answer(
-    (root, mood, authorizations): ServerState,
-    request: Request<Incoming>,
-) -> Result<ServerAnswer, Infallible> {
+async fn answer((root, mood, authorizations): ServerState, request: Request<Incoming>) -> TlsAnswer {
     let mood = *mood.lock().expect("not poisoned");
     let given = request.headers().get("authorization").and_then(|value| value.to_str().ok()).map(str::to_owned);
     authorizations.lock().expect("not poisoned").extend(given.clone());
     match mood {
         Mood::Hangs => std::future::pending().await,
         Mood::Redirects => {
-            let to = [("location".to_owned(), "https://elsewhere.example/policy.git".to_owned())];
-            return Ok(whole(StatusCode::MOVED_PERMANENTLY, &to, Bytes::new()));
+            let to = [("location", "https://elsewhere.example/policy.git".to_owned())];
+            return whole(StatusCode::MOVED_PERMANENTLY, &to, "");
         }
         Mood::Private(wanted) if given.as_deref() != Some(wanted) => {
-            return Ok(whole(StatusCode::UNAUTHORIZED, &[], Bytes::new()));
+            return whole(StatusCode::UNAUTHORIZED, &[], "");
         }
-        Mood::Endless => {
-            let chunk = Bytes::from(vec![b'0'; 1 << 20]);
-            let frames = futures::stream::repeat_with(move || Ok(Frame::data(chunk.clone())));
-            return Ok(Response::new(StreamBody::new(frames).boxed()));
-        }
+        Mood::Endless => return endless(),
         Mood::Good | Mood::Private(_) => {}
     }
     let (parts, body) = request.into_parts();
@@ -156,15 +102,16 @@ async fn answer(
     let output = backend.wait_with_output().await.expect("git ends").stdout;
     let _ = feed.await;
     let end = output.windows(4).position(|four| four == b"\r\n\r\n").expect("headers");
+    let text = String::from_utf8_lossy(&output[..end]);
     let mut status = StatusCode::OK;
     let mut headers = Vec::new();
-    for line in String::from_utf8_lossy(&output[..end]).lines() {
+    for line in text.lines() {
         let Some((name, value)) = line.split_once(": ") else { continue };
         if name.eq_ignore_ascii_case("status") {
             status = value.split(' ').next().and_then(|code| code.parse().ok()).expect("a status");
         } else {
-            headers.push((name.to_owned(), value.to_owned()));
+            headers.push((name, value.to_owned()));
         }
     }
-    Ok(whole(status, &headers, Bytes::copy_from_slice(&output[end + 4..])))
+    whole(status, &headers, output[end + 4..].to_vec())
 }

@@ -40,6 +40,11 @@ impl Answer for AuditVerified {
             count => format!("; you may read {} of them, and the hashes of the others fit", self.head.size - count),
         };
         let text = format!("ok: {} records without an edit, a gap or a swap{withheld}", self.head.size);
+        let longest = self.brokers.iter().filter_map(|broker| broker.size).max().unwrap_or(0);
+        let missing = match longest.saturating_sub(self.head.size) {
+            0 => String::new(),
+            count => format!("; the brokers have {count} more, which were not checked"),
+        };
         let rows = self.brokers.iter().map(|broker| {
             let agrees = if broker.agrees { "yes" } else { "not compared" };
             let size = broker.size.map_or_else(String::new, |size| size.to_string());
@@ -47,7 +52,7 @@ impl Answer for AuditVerified {
         });
         let heads =
             [Column::text("broker"), Column::number("records"), Column::text("agrees"), Column::message("problem")];
-        let sheet = Sheet::default().paragraph(text).paragraph(format!("head: {}", self.head));
+        let sheet = Sheet::default().paragraph(format!("{text}{missing}")).paragraph(format!("head: {}", self.head));
         let sheet =
             self.anchors.iter().fold(sheet, |sheet, anchor| sheet.paragraph(format!("continues anchor {anchor}")));
         sheet.gap().then(columns(&heads, rows.collect(), "no broker was compared"))

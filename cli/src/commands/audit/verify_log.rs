@@ -22,9 +22,9 @@ Examples:
   comity audit verify --anchor 4711:6e340b9cffb37a98…
 
 Reads the whole log, and compares it with the head of every broker that answers. --file checks an
-export of 'comity audit list -o json --withheld' in its place. --anchor names a size and a root that
-you kept, for example from an earlier run. Exit code 1 if anything differs: the first wrong
-record is named.
+export of 'comity audit list -o json --withheld' instead, also without a broker. --anchor names a
+size and a root that you kept, for example from an earlier run. Exit code 1 if anything differs: the
+first wrong record is named.
 ";
 
 /// Longest line of an export, in bytes.
@@ -64,6 +64,12 @@ impl AuditVerifyArgs {
             Some(file) => verify_file(file)?,
             None => verify_brokers(session).await?,
         };
+        if let (Some(file), 0) = (&self.file, verifier.size()) {
+            let remedy = "give the output of 'comity audit list -o json --withheld'";
+            return Err(Failure::refused("no-records", "the file has no records")
+                .field("--file", file.display())
+                .remedy(remedy));
+        }
         let head = verifier.head_at(verifier.size()).ok_or_else(|| altered("records are missing", 0))?;
         for anchor in &self.anchors {
             check_anchor(&verifier, anchor)?;

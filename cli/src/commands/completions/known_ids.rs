@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args as _, FromArgMatches as _};
 use clap_complete::{ArgValueCompleter, CompletionCandidate};
-use comity_policy::{Bundle, BundleSource, SourceFile};
+use comity_policy::Bundle;
 use comity_proto::v1;
 use comity_proto::v1::federation_service_client::FederationServiceClient;
 use comity_proto::v1::lease_service_client::LeaseServiceClient;
@@ -15,6 +15,7 @@ use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 use comity_runtime::BrokerChannel;
 
+use crate::commands::policy::compiled;
 use crate::failure::Failure;
 use crate::global_args::GlobalArgs;
 use crate::session::{Session, call};
@@ -160,10 +161,7 @@ pub(crate) fn templates() -> ArgValueCompleter {
 async fn bundle(channel: BrokerChannel) -> Result<Bundle, Failure> {
     let request = v1::GetPolicyRequest { consistency: stale() };
     let answer = call(PolicyServiceClient::new(channel).get_policy(request)).await?;
-    let file = |file: v1::PolicyFile| SourceFile { path: file.path, text: file.text };
-    let files = answer.bundle.unwrap_or_default().files;
-    let source = BundleSource::of_files(files.into_iter().map(file).collect());
-    Bundle::compile(&source).map_err(|_| Failure::unavailable("this client is older than the policy"))
+    compiled(answer.bundle)
 }
 
 fn first_page() -> Option<v1::PageRequest> {

@@ -1,6 +1,6 @@
 //! Edits the bundle in force: for commands that spare people a file by hand.
 
-use comity_policy::{BundleSource, EditError, SourceFile};
+use comity_policy::{Bundle, BundleSource, EditError, SourceFile};
 use comity_proto::v1;
 use comity_proto::v1::policy_service_client::PolicyServiceClient;
 use comity_runtime::BrokerChannel;
@@ -33,14 +33,24 @@ pub(crate) async fn bundle_in_force(channel: BrokerChannel) -> Result<BundleInFo
     let request = v1::GetPolicyRequest { consistency: v1::Consistency::Linearizable.into() };
     let v1::GetPolicyResponse { bundle, hash, .. } =
         call(PolicyServiceClient::new(channel).get_policy(request)).await?;
-    let bundle = bundle.unwrap_or_default();
-    let files = bundle.files.into_iter().map(|file| SourceFile { path: file.path, text: file.text }).collect();
-    let source = BundleSource {
-        files,
-        commit: Some(bundle.commit).filter(|commit| !commit.is_empty()),
-        ..BundleSource::default()
-    };
-    Ok(BundleInForce { source, hash })
+    Ok(BundleInForce { source: source_of(bundle), hash })
+}
+
+fn source_of(bundle: Option<v1::PolicyBundle>) -> BundleSource {
+    let v1::PolicyBundle { files, commit } = bundle.unwrap_or_default();
+    let files = files.into_iter().map(|file| SourceFile { path: file.path, text: file.text }).collect();
+    BundleSource { files, commit: Some(commit).filter(|commit| !commit.is_empty()), ..BundleSource::default() }
+}
+
+/// Compiles the bundle in force.
+///
+/// # Errors
+/// [`Failure`] if this version cannot read it.
+pub(crate) fn compiled(bundle: Option<v1::PolicyBundle>) -> Result<Bundle, Failure> {
+    Bundle::compile(&source_of(bundle)).map_err(|_| {
+        Failure::unavailable("this client is older than the policy in force, and cannot read it")
+            .remedy("install a client of the broker's version")
+    })
 }
 
 /// Edits the bundle in force as `edit` says: shows what that takes away, asks if there is anything, and applies it. Does

@@ -29,10 +29,10 @@ broker applies the bundle to a copy of its state, and its scheduler plans there:
   - leases that would end, with their last moment, or could not be renewed
   - waiting requests that would become possible or impossible, and why
   - what tenants could borrow from whom, or no longer
-  - what clusters and institutions would lend, and could borrow
+  - what clusters, institutions and cohorts would lend, and could borrow
   - who would be served next
 
-Nothing changes. Only maintainers may plan: the plan names all tenants' leases.
+Nothing changes. Maintainers and planners may plan: a plan names all leases.
 
 Exit codes with --detailed-exitcode:
     0  no changes

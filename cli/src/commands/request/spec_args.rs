@@ -55,9 +55,9 @@ pub struct SpecArgs {
     #[arg(short, long, value_name = "FILE", help_heading = WHAT, conflicts_with_all = [
         "tenant", "origin", "class", "selector", "gpus", "mig", "gpu_memory", "isolation", "cpu_per_gpu",
         "memory_per_gpu", "duration", "same_node", "whole_node", "nvlink", "numa", "rdma_gbits", "spread_nodes", "members",
-        "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "priority", "start_after",
-        "start_by", "release_idle", "preemptible", "grace", "checkpoint", "same_gpu_type", "checkpoint_secret",
-        "template",
+        "spread_donors", "data", "donor", "not_donor", "delivery", "namespace", "purpose", "note", "priority",
+        "start_after", "start_by", "release_idle", "preemptible", "grace", "checkpoint", "same_gpu_type",
+        "checkpoint_secret", "template",
     ])]
     pub file: Option<PathBuf>,
     /// Tenant that is accounted for the lease
@@ -89,9 +89,9 @@ pub struct SpecArgs {
     #[arg(long, value_name = "NUMBER", value_parser = parse_members, allow_hyphen_values = true,
         help_heading = WHAT, hide_short_help = true)]
     pub members: Option<MemberRange>,
-    /// Purpose of the request, in your words
+    /// Note on the request, in your words
     #[arg(long, value_name = "TEXT", help_heading = WHAT, hide_short_help = true)]
-    pub purpose: Option<String>,
+    pub note: Option<String>,
     /// Your cluster, which gets the kubeconfig or the virtual node
     #[arg(long, value_name = "CLUSTER", help_heading = WHERE, required_unless_present = "file",
         add = known_ids::clusters())]
@@ -117,6 +117,10 @@ pub struct SpecArgs {
     #[arg(long, value_name = "NAME=SIZE", value_parser = parse_data, allow_hyphen_values = true,
         help_heading = WHERE, hide_short_help = true)]
     pub data: Vec<DataAmount>,
+    /// Purpose for which the work reads the datasets, one of the federation's, as in research
+    #[arg(long, value_name = "PURPOSE", value_parser = NonEmptyStringValueParser::new(), help_heading = WHERE,
+        hide_short_help = true)]
+    pub purpose: Option<String>,
     /// Length of the lease, as in 2h: 10s to 90d [default: the federation's]
     #[arg(long, value_parser = DurationBounds::LEASE.parser(), allow_hyphen_values = true, help_heading = WHEN)]
     pub duration: Option<u64>,
@@ -235,6 +239,7 @@ impl SpecArgs {
             },
             target_namespace: self.namespace.clone().unwrap_or_default(),
             purpose: self.purpose.clone().unwrap_or_default(),
+            note: self.note.clone().unwrap_or_default(),
             priority: self.priority.clone().unwrap_or_default(),
             not_before_ms: self.start_after.unwrap_or(0),
             start_by_ms: self.start_by.unwrap_or(0),
@@ -320,6 +325,8 @@ mod tests {
             members: parse_members("2-8").ok(),
             spread_donors: true,
             data: parse_data("imagenet-1k=150Gi").into_iter().collect(),
+            purpose: Some("research".to_owned()),
+            note: Some("for the spring course".to_owned()),
             ..SpecArgs::default()
         };
         let spec = args.to_message().expect("it is good");
@@ -327,6 +334,7 @@ mod tests {
         assert_eq!((topology.nvlink(), topology.numa()), (v1::NvLink::Required, v1::Numa::Aligned));
         assert!(spec.spread_donors);
         assert_eq!(spec.data, [v1::DataNeed { dataset: "imagenet-1k".to_owned(), mib: 153_600 }]);
+        assert_eq!((spec.purpose.as_str(), spec.note.as_str()), ("research", "for the spring course"));
         assert_eq!((topology.rdma_gbits, spec.members), (200, Some(v1::Members { min: 2, desired: 8 })));
         let gpus = spec.gpus.expect("set");
         assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (1, 8_000, "midrange"));

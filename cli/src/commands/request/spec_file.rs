@@ -43,7 +43,7 @@ duration: 2h
 donors: []               # allow only these; notDonors excludes donors
 delivery: namespace      # or virtual-node: pods of `namespace` run on the donor, unchanged
 namespace: comity-leases
-purpose: fine-tuning for the spring course
+note: fine-tuning for the spring course
 priority: urgent         # a PriorityClass of the policy
 startAfter: 30m          # from now, or a time such as 2026-11-23T08:00Z
 startBy: 8h              # latest start, after which the request fails
@@ -53,6 +53,7 @@ preemptible:             # requests of higher priority may preempt it
   checkpoint: true       # the work reports when it is saved
   sameGpuType: true      # and continues only on GPUs of the same type
 # template: notebook-small   # a RequestTemplate: sets what is left out here ('comity request templates')
+# purpose: research      # for which the work reads `data`: one that the Federation declares
 # checkpointSecret: bucket   # delivery virtual-node only: Secret by which its pods reach their checkpoints
 ";
 
@@ -82,6 +83,7 @@ struct SpecFile {
     delivery: Option<DeliveryArg>,
     namespace: Option<String>,
     purpose: Option<String>,
+    note: Option<String>,
     priority: Option<String>,
     #[serde(default, deserialize_with = "time")]
     start_after: Option<u64>,
@@ -267,6 +269,7 @@ fn parse(name: &str, text: &str) -> Result<SpecArgs, Failure> {
         delivery: file.delivery,
         namespace: file.namespace,
         purpose: file.purpose,
+        note: file.note,
         priority: file.priority,
         start_after: file.start_after,
         start_by: file.start_by,

@@ -88,6 +88,7 @@ impl Observed {
 /// The position of a request; none if it no longer waits, or its tenant was taken from the caller meanwhile.
 async fn position(channel: &BrokerChannel, id: &str) -> Option<(String, QueuePosition)> {
     let mut client = RequestServiceClient::new(channel.clone());
-    let answer = call(client.explain_request(v1::ExplainRequestRequest { request: id.to_owned() })).await.ok()?;
+    let request = v1::ExplainRequestRequest { request: id.to_owned(), seek_alternatives: false };
+    let answer = call(client.explain_request(request)).await.ok()?;
     Some((id.to_owned(), Explanation::from(answer).position?))
 }

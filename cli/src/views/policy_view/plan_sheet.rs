@@ -1,8 +1,8 @@
 //! A plan for people, in full or only what it takes away.
 
 use super::policy_plan::{
-    BorrowingEffect, CapacityEffect, DocumentChange, InstitutionEffect, LeaseEffect, PolicyPlan, PolicyPlanned,
-    QueuePlace, RequestEffect,
+    BorrowingEffect, CapacityEffect, CohortEffect, CohortTerms, DocumentChange, InstitutionEffect, LeaseEffect,
+    PolicyPlan, PolicyPlanned, QueuePlace, RequestEffect,
 };
 use super::problems_text;
 use crate::output::{Answer, Column, Sheet, columns};
@@ -47,7 +47,8 @@ impl PolicyPlan {
     pub fn sheet(&self) -> Sheet {
         let sheet = self.documents_sheet();
         let sheet = sheet.then(self.leases_sheet()).then(self.requests_sheet()).then(self.borrowing_sheet());
-        let sheet = sheet.then(self.capacities_sheet()).then(self.institutions_sheet()).then(self.queue_sheet());
+        let sheet = sheet.then(self.capacities_sheet()).then(self.institutions_sheet());
+        let sheet = sheet.then(self.cohorts_sheet()).then(self.queue_sheet());
         sheet.then(self.unexamined_sheet())
     }
 
@@ -175,6 +176,37 @@ impl PolicyPlan {
         let heading = format!("institutions would lend or may borrow more or less: {}", self.institution_count);
         let named = self.institutions.len();
         headed(heading, &heads, self.institutions.iter().map(row).collect(), (self.institution_count, named))
+    }
+
+    fn cohorts_sheet(&self) -> Sheet {
+        let row = |effect: &CohortEffect| {
+            let both = [&effect.before, &effect.after].map(Option::as_ref);
+            let amounts = |of: fn(&CohortTerms) -> u64| {
+                both.map(|terms| terms.map_or_else(|| "-".to_owned(), |terms| format_milli(of(terms))))
+            };
+            let cohort = effect.after.as_ref().or(effect.before.as_ref()).map_or("", |terms| &terms.cohort);
+            let [nominal, borrows, lends] = [
+                amounts(|terms| terms.nominal_milli),
+                amounts(|terms| terms.borrows_milli),
+                amounts(|terms| terms.lends_milli),
+            ];
+            let names = [effect.quota.clone(), cohort.to_owned()];
+            let used = format_milli(effect.used_milli);
+            names.into_iter().chain(nominal).chain(borrows).chain(lends).chain([used]).collect()
+        };
+        let heads = [
+            Column::text("quota"),
+            Column::text("cohort"),
+            Column::number("nominal"),
+            Column::number("after"),
+            Column::number("may borrow"),
+            Column::number("after"),
+            Column::number("lends"),
+            Column::number("after"),
+            Column::number("in use"),
+        ];
+        let heading = format!("quotas would lend to their cohorts or may borrow more or less: {}", self.cohort_count);
+        headed(heading, &heads, self.cohorts.iter().map(row).collect(), (self.cohort_count, self.cohorts.len()))
     }
 
     fn queue_sheet(&self) -> Sheet {
@@ -344,6 +376,18 @@ mod tests {
                 }],
                 institution_count: 1,
                 institutions_unexamined: 0,
+                cohorts: vec![v1::PolicyCohortEffect {
+                    quota: "poly-burst".to_owned(),
+                    before: None,
+                    after: Some(v1::PolicyCohortTerms {
+                        cohort: "park".to_owned(),
+                        nominal_milli: 4_000,
+                        borrows_milli: 2_500,
+                        lends_milli: 0,
+                    }),
+                    used_milli: 3_000,
+                }],
+                cohort_count: 1,
                 queue: vec![
                     v1::PolicyQueuePlace {
                         request: "req-11".to_owned(),

@@ -66,6 +66,10 @@ pub struct PolicyPlan {
     pub institution_count: u32,
     /// Institutions that were not examined.
     pub institutions_unexamined: u32,
+    /// Quotas whose part in a cohort would change.
+    pub cohorts: Vec<CohortEffect>,
+    /// Number of those quotas.
+    pub cohort_count: u32,
     /// The waiting requests that would be served next, in order.
     pub queue: Vec<QueuePlace>,
     /// Number of waiting requests.
@@ -168,6 +172,34 @@ pub struct CapacityEffect {
     pub after_milli: u64,
 }
 
+/// A quota whose part in a cohort would change, if only because another member's does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CohortEffect {
+    /// Its name.
+    pub quota: String,
+    /// Its terms under the bundle in force; none if it is in no cohort.
+    pub before: Option<CohortTerms>,
+    /// The same under the new bundle.
+    pub after: Option<CohortTerms>,
+    /// Thousandths of GPUs that it counts now.
+    pub used_milli: u64,
+}
+
+/// What a quota brings into its cohort, and what it may take; thousandths of GPUs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CohortTerms {
+    /// The cohort.
+    pub cohort: String,
+    /// Its nominal quota, `maxConcurrentGpus`.
+    pub nominal_milli: u64,
+    /// The most that it may borrow, if the other members use nothing.
+    pub borrows_milli: u64,
+    /// The most of its nominal quota that others may borrow.
+    pub lends_milli: u64,
+}
+
 /// An institution that would lend, or could borrow, more or less; thousandths of GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -233,6 +265,8 @@ impl From<v1::PolicyPlan> for PolicyPlan {
             institutions: plan.institutions.into_iter().map(InstitutionEffect::from).collect(),
             institution_count: plan.institution_count,
             institutions_unexamined: plan.institutions_unexamined,
+            cohorts: plan.cohorts.into_iter().map(CohortEffect::from).collect(),
+            cohort_count: plan.cohort_count,
             queue: plan.queue.into_iter().map(QueuePlace::from).collect(),
             queue_count: plan.queue_count,
         }
@@ -311,6 +345,20 @@ impl From<v1::PolicyCapacityEffect> for CapacityEffect {
     fn from(effect: v1::PolicyCapacityEffect) -> Self {
         let v1::PolicyCapacityEffect { cluster, before_milli, after_milli } = effect;
         Self { cluster, before_milli, after_milli }
+    }
+}
+
+impl From<v1::PolicyCohortEffect> for CohortEffect {
+    fn from(effect: v1::PolicyCohortEffect) -> Self {
+        let v1::PolicyCohortEffect { quota, before, after, used_milli } = effect;
+        Self { quota, before: before.map(CohortTerms::from), after: after.map(CohortTerms::from), used_milli }
+    }
+}
+
+impl From<v1::PolicyCohortTerms> for CohortTerms {
+    fn from(terms: v1::PolicyCohortTerms) -> Self {
+        let v1::PolicyCohortTerms { cohort, nominal_milli, borrows_milli, lends_milli } = terms;
+        Self { cohort, nominal_milli, borrows_milli, lends_milli }
     }
 }
 

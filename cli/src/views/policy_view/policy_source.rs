@@ -27,6 +27,10 @@ pub struct PolicySourceShown {
     pub commit: Option<String>,
     /// The head of the branch at the last pull.
     pub head: Option<String>,
+    /// Digest of the artifact at the last pull; none for other sources.
+    pub artifact: Option<String>,
+    /// Digest of the artifact whose policy is in force.
+    pub artifact_in_force: Option<String>,
     /// When the last pull was recorded.
     pub pulled_at_ms: Option<u64>,
     /// Why the head is not in force; none if it is.
@@ -61,6 +65,8 @@ impl From<Option<v1::PolicySource>> for PolicySourceShown {
             set_at_ms: non_zero(source.set_at_ms),
             commit: non_empty(source.commit),
             head: non_empty(source.head),
+            artifact: non_empty(source.artifact),
+            artifact_in_force: non_empty(source.artifact_in_force),
             pulled_at_ms: non_zero(source.pulled_at_ms),
             failure: source.failure.map(|failure| PolicyPullFailure {
                 code: failure.code,
@@ -100,8 +106,12 @@ impl Answer for PolicySourceShown {
             ("Every", format!("{} s", self.interval_ms.unwrap_or_default() / 1_000)),
             ("Commit in force", or_dash(&self.commit)),
             ("Head seen", or_dash(&self.head)),
-            ("Pulled", pulled),
         ];
+        if self.artifact.is_some() || self.artifact_in_force.is_some() {
+            rows.push(("Artifact in force", or_dash(&self.artifact_in_force)));
+            rows.push(("Artifact seen", or_dash(&self.artifact)));
+        }
+        rows.push(("Pulled", pulled));
         if let Some(failure) = &self.failure {
             rows.push(("Not in force", failure.code.clone()));
             rows.push(("Since", age(failure.since_ms.unwrap_or_default(), now_ms)));

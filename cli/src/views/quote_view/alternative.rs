@@ -32,7 +32,7 @@ impl From<v1::Alternative> for Alternative {
 
 impl Alternative {
     /// For people: `--template notebook-small (Notebook, small) could start now at startup-pc`.
-    pub(super) fn summary(&self, now_ms: u64) -> String {
+    pub(crate) fn summary(&self, now_ms: u64) -> String {
         let start = if self.earliest_ms <= now_ms { "now".to_owned() } else { age(self.earliest_ms, now_ms) };
         format!("--template {} ({}) could start {start} at {}", self.template, self.title, self.donor)
     }

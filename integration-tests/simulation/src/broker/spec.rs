@@ -1,34 +1,12 @@
 //! Minimal request specs.
 
-use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, RequestSpec, Share, Topology};
+use comity_core::demand::{DeviceChoice, GpuDemand, Isolation, RequestSpec, Share};
 use comity_core::{Millis, Refusal};
-use comity_types::{ClassName, ClusterId, Delivery, TenantId};
+use comity_types::{ClassName, ClusterId, TenantId};
 
 /// A request for `gpus` with defaults for everything else.
 pub(crate) fn request_spec(tenant: TenantId, origin: ClusterId, gpus: GpuDemand, duration: Millis) -> RequestSpec {
-    RequestSpec {
-        tenant,
-        origin,
-        gpus,
-        topology: Topology::default(),
-        members: None,
-        spread_donors: false,
-        data: Vec::new(),
-        duration,
-        allow_donors: Vec::new(),
-        deny_donors: Vec::new(),
-        delivery: Delivery::Namespace,
-        target_namespace: "comity-leases".to_owned(),
-        purpose: String::new(),
-        priority: None,
-        not_before: None,
-        start_by: None,
-        preemptible: None,
-        release_idle: None,
-        checkpoint_secret: None,
-        template: None,
-        submitted_by: String::new(),
-    }
+    RequestSpec { duration, ..RequestSpec::new(tenant, origin, gpus) }
 }
 
 /// A demand for whole GPUs of the class `gpu`.

@@ -6,6 +6,7 @@ use comity_simulation::campus_week::{AUTUMN, CampusReport, SPRING};
 const ALL_MILLI: u64 = 64_000;
 const SATURDAY: usize = 2;
 const SUNDAY: usize = 3;
+const TUESDAY: usize = 5;
 
 fn check(report: &CampusReport) {
     assert!(report.violations.is_empty(), "{:#?}", report.violations);
@@ -15,6 +16,8 @@ fn check(report: &CampusReport) {
         // 08:00 on the clocks of Zurich, before and after the change.
         assert_eq!(day.first_session, (!is_weekend).then_some(8 * 60), "day {number}: {report:#?}");
         assert!(day.training_milli >= ALL_MILLI * 3 / 4, "day {number}: {report:#?}");
+        // Sessions that would have lasted into the lecture did not begin.
+        assert_eq!(day.lecture_milli, if number == TUESDAY { 8_000 } else { 0 }, "day {number}: {report:#?}");
         if !is_weekend {
             assert_eq!(day.sessions_milli, ALL_MILLI, "day {number}: {report:#?}");
         }

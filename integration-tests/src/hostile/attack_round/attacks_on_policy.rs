@@ -1,7 +1,9 @@
 //! Attacks on the donor's terms: the broker lends by a policy that its owners did not sign, or no longer.
 
+use comity_proto::v1;
+
 use super::AttackRound;
-use crate::hostile::books::{DONOR_CLUSTER, FORGED_TENANT, FORMER_TENANT, SignedHistory};
+use crate::hostile::books::{DONOR_CLUSTER, FORGED_TENANT, FORMER_TENANT, KEPT_DATASET, SignedHistory};
 
 /// A commit that nobody has.
 const HIDDEN_COMMIT: &str = "5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e5ca1ab1e";
@@ -27,6 +29,16 @@ impl AttackRound<'_> {
     /// Says that the policy comes from no repository, so that nobody would have to sign it; returns the lease.
     pub(crate) fn deny_signatures(&mut self) -> String {
         self.lend_by(Some(String::new()), "poly-ml", "the broker says that nobody signs the policy")
+    }
+
+    /// Lends for work that reads a dataset which its owner keeps; returns the lease.
+    pub(crate) fn send_kept_data(&mut self) -> String {
+        let (peering, placement) = (self.peering(), self.federation.broker.read(|books| books.place(DONOR_CLUSTER, 1)));
+        let kept = v1::DataNeed { dataset: KEPT_DATASET.to_owned(), mib: 1 };
+        self.invent_forbidden(&peering, placement, "its data may not go to the donor", |lease| {
+            "poly-ml".clone_into(&mut lease.tenant);
+            lease.data = vec![kept];
+        })
     }
 
     fn of_history(&self, read: impl FnOnce(&SignedHistory) -> String) -> String {

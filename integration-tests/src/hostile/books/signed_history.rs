@@ -1,13 +1,12 @@
 //! The repository of a policy that its owners signed, and a commit that nobody did.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::Path;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use comity_proto::v1;
 use comity_proto::v1::policy_history_part::Part;
 use comity_provenance::{ObjectId, ObjectKind, ObjectStore, StoreError, visit_objects};
+use comity_testkit::SignedGit;
 
 use super::{DONOR_CLUSTER, ORIGIN_CLUSTER};
 
@@ -17,12 +16,14 @@ pub(crate) const POLICY_FOLDER: &str = "policy";
 pub(crate) const FORMER_TENANT: &str = "guests";
 /// A tenant whom only the forged commit knows.
 pub(crate) const FORGED_TENANT: &str = "thief";
+/// A dataset that stays with the borrower.
+pub(crate) const KEPT_DATASET: &str = "clinical/scans";
 const MAINTAINER: &str = "spiffe://t.example/user/ingrid";
 
 /// The repository.
 #[derive(Debug)]
 pub(crate) struct SignedHistory {
-    home: PathBuf,
+    repository: SignedGit,
     /// The commit that the donor pins.
     pub(crate) first: String,
     /// A later one, with the signature of the donor's institution.
@@ -37,17 +38,8 @@ impl SignedHistory {
     /// # Errors
     /// When git or ssh-keygen fails.
     pub(crate) fn create(home: &Path, borrower: &str, lender: &str) -> Result<Self> {
-        let home = home.to_owned();
-        fs::create_dir_all(home.join(POLICY_FOLDER))?;
-        for person in ["ingrid", "lender"] {
-            let made = Command::new("ssh-keygen")
-                .args(["-q", "-t", "ed25519", "-N", "", "-C", person, "-f"])
-                .arg(home.join(person))
-                .status()?;
-            ensure!(made.success(), "ssh-keygen failed");
-        }
-        let mut history = Self { home, first: String::new(), second: String::new(), forged: String::new() };
-        history.git(&["init", "--quiet", "--initial-branch", "main"])?;
+        let repository = SignedGit::init(home, &["ingrid", "lender"])?;
+        let mut history = Self { repository, first: String::new(), second: String::new(), forged: String::new() };
         for (file, text) in history.documents(borrower, lender)? {
             history.write(file, &text)?;
         }
@@ -61,24 +53,22 @@ impl SignedHistory {
     }
 
     fn documents(&self, borrower: &str, lender: &str) -> Result<Vec<(&'static str, String)>> {
-        let key = |person: &str| -> Result<String> {
-            Ok(fs::read_to_string(self.home.join(format!("{person}.pub")))?.trim().to_owned())
-        };
         let federation = format!(
             "trustDomain: t.example, maintainers: [{MAINTAINER}], signatures: {{required: true, maintainersNeeded: 1}}, \
              commitKeys: [{{maintainer: {MAINTAINER}, key: {}}}]",
-            key("ingrid")?
+            self.repository.key("ingrid")?
         );
         let member = |name: &str, cluster: &str, more: &str| {
             document("Institution", name, &format!("displayName: X, contact: a@x, clusters: [{cluster}]{more}"))
         };
-        let keys = format!(", commitKeys: [{{key: {}}}]", key("lender")?);
+        let keys = format!(", commitKeys: [{{key: {}}}]", self.repository.key("lender")?);
         Ok(vec![
             ("federation.yaml", document("Federation", "f", &federation)),
             ("borrower.yaml", member(borrower, ORIGIN_CLUSTER, "")),
             ("lender.yaml", member(lender, DONOR_CLUSTER, &keys)),
             ("class.yaml", document("GpuClass", "frontier", "selector: device.memoryMiB >= 80000, rank: 1")),
             ("cluster.yaml", cluster(lender, &format!("poly-ml, {FORMER_TENANT}"))),
+            ("dataset.yaml", document("Dataset", KEPT_DATASET, &format!("institution: {borrower}"))),
             ("tenant.yaml", tenant("poly-ml", borrower)),
             ("guests.yaml", tenant(FORMER_TENANT, borrower)),
             (
@@ -89,32 +79,11 @@ impl SignedHistory {
     }
 
     fn write(&self, file: &str, text: &str) -> Result<()> {
-        Ok(fs::write(self.home.join(POLICY_FOLDER).join(file), text)?)
+        self.repository.write(&format!("{POLICY_FOLDER}/{file}"), text)
     }
 
     fn commit(&self, signer: Option<&str>) -> Result<String> {
-        let sign = signer.map(|signer| format!("-S{}", self.home.join(signer).display()));
-        let mut arguments = vec!["commit", "--quiet", "-m", "policy"];
-        arguments.extend(sign.as_deref());
-        self.git(&["add", POLICY_FOLDER])?;
-        self.git(&arguments)?;
-        self.git(&["rev-parse", "HEAD"])
-    }
-
-    fn try_git(&self, arguments: &[&str]) -> std::io::Result<Output> {
-        Command::new("git")
-            .current_dir(&self.home)
-            .env("HOME", &self.home)
-            .env("GIT_CONFIG_NOSYSTEM", "1")
-            .args(["-c", "user.name=A", "-c", "user.email=a@x", "-c", "gpg.format=ssh"])
-            .args(arguments)
-            .output()
-    }
-
-    fn git(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.try_git(arguments)?;
-        ensure!(output.status.success(), "git {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+        self.repository.commit(signer, "policy")
     }
 
     /// What a broker shows whose commit in force is `head`.
@@ -143,9 +112,8 @@ impl SignedHistory {
 
 impl ObjectStore for SignedHistory {
     fn object(&self, id: ObjectId, kind: ObjectKind, _limit: usize) -> Result<Vec<u8>, StoreError> {
-        let output = self.try_git(&["cat-file", kind.as_str(), &id.to_string()]);
-        let output = output.map_err(|error| StoreError::Unreadable(error.to_string()))?;
-        if output.status.success() { Ok(output.stdout) } else { Err(StoreError::Missing { kind, id }) }
+        let found = self.repository.object(kind.as_str(), &id.to_string());
+        found.map_err(|error| StoreError::Unreadable(error.to_string()))?.ok_or(StoreError::Missing { kind, id })
     }
 }
 

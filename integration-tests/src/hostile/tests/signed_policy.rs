@@ -45,3 +45,12 @@ async fn broker_says_that_nobody_signs_the_policy() {
     assert_eq!(refusal(round.federation, DONOR_CLUSTER, &lease).await, "policy-unverified");
     attacked.nothing_was_gained().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn broker_lends_for_data_that_its_owner_keeps() {
+    let mut attacked = signed().await;
+    let mut round = attacked.round().await;
+    let lease = round.send_kept_data();
+    assert_eq!(refusal(round.federation, DONOR_CLUSTER, &lease).await, "signed-policy");
+    attacked.nothing_was_gained().await;
+}

@@ -14,6 +14,8 @@ fn yaml_files(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         let is_yaml = path.extension().is_some_and(|kind| kind == "yaml") || path.ends_with("Kustomization");
         match path.is_dir() {
+            // Pipelines of Git servers.
+            true if path.ends_with("gitops") => {}
             true => yaml_files(&path, found),
             false if is_yaml => found.push(path),
             false => {}

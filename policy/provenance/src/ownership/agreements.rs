@@ -58,14 +58,15 @@ fn without(agreement: &Agreement, gone: &BTreeSet<String>) -> Option<Agreement> 
     lets_borrow.then_some(rest)
 }
 
-/// Whether a change only takes away: fewer GPUs or classes, a later begin, an earlier end. What then becomes of leases stays
-/// as all parties agreed.
+/// Whether a change only takes away: fewer GPUs, classes or data, a later begin, an earlier end. What then becomes of leases
+/// stays as all parties agreed.
 fn is_narrower(old: &Agreement, new: &Agreement) -> bool {
-    let Agreement { sides, classes, max_gpus_milli, from_ms, until_ms, on_withdrawal, purpose } = new;
+    let Agreement { sides, classes, max_gpus_milli, from_ms, until_ms, data, on_withdrawal, description } = new;
     *sides == old.sides
         && *on_withdrawal == old.on_withdrawal
-        && *purpose == old.purpose
+        && *description == old.description
         && classes.is_subset(&old.classes)
+        && data.is_within(&old.data)
         && max_gpus_milli.unwrap_or(u64::MAX) <= old.max_gpus_milli.unwrap_or(u64::MAX)
         && until_ms.unwrap_or(u64::MAX) <= old.until_ms.unwrap_or(u64::MAX)
         && from_ms.unwrap_or(0) >= old.from_ms.unwrap_or(0)

@@ -4,7 +4,9 @@ use comity_provenance::{
     Accepted, InForce, ObjectId, ObjectKind, ObjectStore, PolicyFolder, StoreError, Verdict, judge,
 };
 
+use super::attempts::data::{SCANS, share_data};
 use super::attempts::members::share;
+use super::attempts::reservations::{reserve, reserve_at_both};
 use super::repository::{NOW_MS, Repository, document};
 
 fn accepted(repository: &Repository) -> Accepted {
@@ -47,6 +49,35 @@ fn a_member_of_a_cohort_alone_takes_back_what_is_its_own() {
     repository.take_into_force();
     repository.edit("quota.yaml", "maxConcurrentGpus: 8", "maxConcurrentGpus: 8, cohort: alone");
     repository.commit(Some("poly"), "a cohort of its own");
+    accepted(&repository);
+}
+
+#[test]
+fn a_donor_alone_keeps_no_more_for_others() {
+    let mut repository = Repository::new();
+    reserve_at_both(&mut repository);
+    repository.edit("reservation.yaml", "[centre-main, poly-farm]", "[centre-main]");
+    repository.commit(Some("poly"), "without ours");
+    accepted(&repository);
+    repository.take_into_force();
+    repository.edit("reservation.yaml", "gpus: 8", "gpus: 4");
+    repository.commit(Some("centre"), "half of it");
+    accepted(&repository);
+    repository.take_into_force();
+    repository.remove("reservation.yaml");
+    repository.commit(Some("centre"), "no course");
+    accepted(&repository);
+}
+
+#[test]
+fn a_maintainer_ends_the_reservation_of_an_institution_that_leaves() {
+    let mut repository = Repository::new();
+    reserve(&mut repository);
+    for file in ["poly.yaml", "tenant.yaml", "quota.yaml", "agreement.yaml", "reservation.yaml"] {
+        repository.remove(file);
+    }
+    repository.edit("cluster.yaml", ", lends: [{classes: [large], to: {institutions: [poly]}}]", "");
+    repository.commit(Some("ingrid"), "poly has left");
     accepted(&repository);
 }
 
@@ -190,6 +221,38 @@ fn the_first_commit_is_compared_with_the_bundle_in_force() {
     accepted(&repository);
     repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
     repository.commit(Some("centre"), "and a change by its owner");
+    let Verdict::Refused(refused) = repository.judge() else { panic!("a signature of any time counts") };
+    let hash = repository.in_force.hash.clone();
+    assert!(refused.to_string().contains(&format!("`Replaces: {hash}`")), "{refused}");
+    assert!(refused.remedy().contains(&format!("--trailer 'Replaces: {hash}'")), "{}", refused.remedy());
+    repository.commit(Some("centre"), &format!("Replace\n\nReplaces: {hash}"));
+    accepted(&repository);
+    repository.commit(None, &format!("unsigned\n\nReplaces: {hash}"));
+    assert!(matches!(repository.judge(), Verdict::Refused(_)));
+}
+
+#[test]
+fn a_signed_branch_counts_in_the_history_in_which_it_began() {
+    let mut repository = Repository::new();
+    repository.git(&["checkout", "--quiet", "-b", "proposal"]);
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 0");
+    repository.commit(Some("centre"), "signed once");
+    repository.git(&["checkout", "--quiet", "main"]);
+    repository.commit(None, "the same documents");
+    repository.take_into_force();
+    repository.merge("proposal", None);
+    accepted(&repository);
+
+    // As after `source set --new-history`: the commit before the merge is the first one of another history.
+    repository.git(&["reset", "--quiet", "--hard", "HEAD^"]);
+    repository.commit(None, "the same documents again");
+    repository.commit = None;
+    repository.take_into_force();
+    let merge = repository.merge("proposal", None);
+    let Verdict::Refused(refused) = repository.judge() else { panic!("a signature of another history counts") };
+    let missing = "changes Cluster `centre-main` without the signature of institution `centre`";
+    assert!(refused.to_string().contains(missing), "{refused}");
+    repository.approve("centre", merge);
     accepted(&repository);
 }
 
@@ -201,6 +264,24 @@ fn the_time_of_the_broker_decides_whether_a_key_counts() {
     assert!(matches!(repository.judge(), Verdict::Refused(_)));
     repository.now_ms = NOW_MS - 2 * 24 * 3_600_000;
     accepted(&repository);
+}
+
+#[test]
+fn nobody_is_locked_out_by_keys_whose_time_is_over() {
+    for (file, from, to, signers) in [
+        ("federation.yaml", "commitKeys: [{", "commitKeys: [{until: 2026-11-30, ", ["ingrid", "otto"]),
+        ("centre.yaml", "commitKeys: [{", "commitKeys: [{until: 2026-11-30, ", ["centre", "otto"]),
+    ] {
+        let mut repository = Repository::new();
+        repository.edit(file, from, to);
+        let changed = repository.commit(Some(signers[0]), "keys of the past");
+        repository.approve(signers[1], changed);
+        let Verdict::Refused(refused) = repository.judge() else { panic!("{file} is accepted") };
+        assert_eq!(refused.reason.code(), "locked-out", "{refused}");
+        assert!(refused.to_string().contains("whose `until` is not over"), "{refused}");
+        repository.now_ms = NOW_MS - 2 * 24 * 3_600_000;
+        accepted(&repository);
+    }
 }
 
 /// A repository that gives one object in place of another.
@@ -224,7 +305,12 @@ fn a_store_that_lies_is_found_out() {
     repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 4");
     let head = repository.commit(Some("centre"), "signed");
     let folder = "policy".parse::<PolicyFolder>().unwrap();
-    let in_force = InForce { bundle: &repository.in_force, commit: repository.commit, departed: &repository.departed };
+    let in_force = InForce {
+        bundle: &repository.in_force,
+        commit: repository.commit,
+        began: repository.began,
+        departed: &repository.departed,
+    };
     for (asked, given) in
         [(id("HEAD:policy/cluster.yaml"), file), (head, id("HEAD^")), (id("HEAD^{tree}"), id("HEAD^^{tree}"))]
     {
@@ -232,4 +318,23 @@ fn a_store_that_lies_is_found_out() {
         let verdict = judge(&liar, &folder, &in_force, head, NOW_MS);
         assert!(matches!(verdict, Err(StoreError::Corrupt { id, .. }) if id == asked), "{verdict:?}");
     }
+}
+
+#[test]
+fn owners_restrict_data_alone_and_maintainers_remove_the_names_of_the_gone() {
+    let mut repository = Repository::new();
+    share_data(&mut repository);
+    repository.edit("scans.yaml", "purposes: [research]", "purposes: [teaching]");
+    repository.commit(Some("poly"), "the owner decides");
+    repository.edit("agreement.yaml", "purposes: [research]", "purposes: []");
+    repository.commit(Some("centre"), "one party narrows an agreement");
+    accepted(&repository);
+    repository.take_into_force();
+    repository.remove("centre.yaml");
+    repository.remove("cluster.yaml");
+    repository.remove("agreement.yaml");
+    let rest = SCANS.replace(", centre]", "]").replace("[centre-main]", "[]").replace("research", "teaching");
+    repository.write("scans.yaml", &document("Dataset", "scans", &rest));
+    repository.commit(Some("ingrid"), "remove centre");
+    accepted(&repository);
 }

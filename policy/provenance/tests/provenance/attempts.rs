@@ -1,7 +1,11 @@
 //! Attempts to change the policy without its owners. Each is refused, and says why.
 
+#[path = "attempts/data.rs"]
+pub(crate) mod data;
 #[path = "attempts/members.rs"]
 pub(crate) mod members;
+#[path = "attempts/reservations.rs"]
+pub(crate) mod reservations;
 
 use comity_provenance::{Refused, Verdict};
 
@@ -353,7 +357,13 @@ fn sign_for(repository: &Repository, namespace: &str) {
 
 #[test]
 fn no_attempt_succeeds_and_each_says_why() {
-    let attempts: Vec<Attempt> = attempts().into_iter().chain(members::attempts()).collect();
+    each_is_refused(
+        &attempts().into_iter().chain(members::attempts()).chain(data::attempts()).collect::<Vec<Attempt>>(),
+    );
+}
+
+/// Makes each attempt in a repository of its own.
+fn each_is_refused(attempts: &[Attempt]) {
     // Most of the time goes into starting git.
     let wrong: Vec<String> = std::thread::scope(|scope| {
         let parts = attempts.chunks(attempts.len().div_ceil(THREADS));

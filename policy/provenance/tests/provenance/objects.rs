@@ -47,7 +47,12 @@ fn judged(repository: &Repository) -> (Shown, Verdict) {
     let shown = Shown::between(repository, repository.commit, head);
     let at_base = policy_at(&shown, &folder(), repository.commit.unwrap()).unwrap().unwrap();
     assert_eq!(at_base.hash, repository.in_force.hash, "the policy at the earlier commit is shown");
-    let in_force = InForce { bundle: &at_base, commit: repository.commit, departed: &repository.departed };
+    let in_force = InForce {
+        bundle: &at_base,
+        commit: repository.commit,
+        began: repository.began,
+        departed: &repository.departed,
+    };
     let verdict = judge(&shown, &folder(), &in_force, head, NOW_MS).unwrap();
     assert_eq!(format!("{verdict:?}"), format!("{:?}", repository.judge()));
     (shown, verdict)
@@ -108,7 +113,12 @@ fn one_with_less_memory_refuses_more_policy_than_it_can_hold() {
     let repository = Repository::new();
     repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 3");
     let head = repository.commit(Some("centre"), "signed");
-    let in_force = InForce { bundle: &repository.in_force, commit: repository.commit, departed: &repository.departed };
+    let in_force = InForce {
+        bundle: &repository.in_force,
+        commit: repository.commit,
+        began: repository.began,
+        departed: &repository.departed,
+    };
     let verdict = judge_within(&repository, &folder(), &in_force, head, NOW_MS, 100).unwrap();
     assert!(matches!(&verdict, Verdict::Refused(refused) if refused.reason.code() == "too-long"), "{verdict:?}");
 }

@@ -19,6 +19,7 @@ pub(crate) struct Repository {
     /// The bundle in force and its commit.
     pub(crate) in_force: Bundle,
     pub(crate) commit: Option<ObjectId>,
+    pub(crate) began: Option<ObjectId>,
     pub(crate) departed: BTreeSet<String>,
     pub(crate) now_ms: u64,
 }
@@ -38,7 +39,7 @@ impl Repository {
         }
         let empty = Bundle::compile(&BundleSource::of_files(minimal())).unwrap();
         let departed = BTreeSet::new();
-        let mut repository = Self { folder, in_force: empty, commit: None, departed, now_ms: NOW_MS };
+        let mut repository = Self { folder, in_force: empty, commit: None, began: None, departed, now_ms: NOW_MS };
         repository.git(&["init", "--quiet", "--initial-branch", "main"]);
         for (file, text) in repository.documents() {
             repository.write(file, &text);
@@ -194,11 +195,15 @@ impl Repository {
         let files = read_directory(&self.policy()).unwrap();
         self.in_force =
             Bundle::compile(&BundleSource::of_files(files)).unwrap_or_else(|problems| panic!("{problems:#?}"));
+        if self.commit.is_none() {
+            self.began = Some(self.head());
+        }
         self.commit = Some(self.head());
     }
 
     pub(crate) fn judge(&self) -> Verdict {
-        let in_force = InForce { bundle: &self.in_force, commit: self.commit, departed: &self.departed };
+        let in_force =
+            InForce { bundle: &self.in_force, commit: self.commit, began: self.began, departed: &self.departed };
         judge(self, &"policy".parse::<PolicyFolder>().unwrap(), &in_force, self.head(), self.now_ms).unwrap()
     }
 }

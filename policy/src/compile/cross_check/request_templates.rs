@@ -37,18 +37,18 @@ fn check_duration(template: &Document<RequestTemplate>, draft: &Draft, problems:
 
 fn check_gpus(template: &Document<RequestTemplate>, draft: &Draft, problems: &mut Problems<'_>) {
     let [federation] = draft.federations.as_slice() else { return };
-    let (most, least) = (federation.spec.limits.max_gpus_per_request_milli, template.spec.request.least_milli());
-    if least <= most {
+    let (limit, most) = (federation.spec.limits.max_gpus_per_request_milli, template.spec.request.most_milli());
+    if most <= limit {
         return;
     }
     let message = format!(
         "`request` of RequestTemplate `{}` asks for {} GPUs, more than `limits.maxGpusPerRequest` of the Federation ({})",
         template.name,
-        show_gpus(least),
-        show_gpus(most)
+        show_gpus(most),
+        show_gpus(limit)
     );
     let place = template.place_of("request.gpus.amount");
-    problems.at(place, ProblemCode::Contradiction, message, format!("ask for at most {}", show_gpus(most)));
+    problems.at(place, ProblemCode::Contradiction, message, format!("ask for at most {}", show_gpus(limit)));
 }
 
 /// Whoever is offered a template must be able to use its priority class.

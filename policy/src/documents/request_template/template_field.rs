@@ -1,10 +1,12 @@
-//! The fields of a request that a template may set.
+//! The fields of a template that it may let requests override.
 
 use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-/// A field of a request, by its path in the request file of `comity request submit --file`.
+/// A field of a request that can have another value than its template's, by its path in the request file of `comity
+/// request submit --file`. Fields with only one value beside their default, such as `topology.sameNode`, are missing: a
+/// request that leaves one out takes the template's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TemplateField {
     /// `gpus.class`, or `gpus.selector` in its place.
@@ -17,24 +19,16 @@ pub enum TemplateField {
     CpuPerGpu,
     /// `gpus.memoryPerGpu`.
     MemoryPerGpu,
-    /// `topology.sameNode`.
-    SameNode,
-    /// `topology.wholeNode`.
-    WholeNode,
     /// `topology.nvlink`.
     NvLink,
-    /// `topology.numa`.
-    Numa,
     /// `topology.rdmaGbits`.
     RdmaGbits,
-    /// `topology.spreadNodes`.
-    SpreadNodes,
     /// `members`.
     Members,
-    /// `spreadDonors`.
-    SpreadDonors,
     /// `data`.
     Data,
+    /// `purpose`.
+    Purpose,
     /// `duration`.
     Duration,
     /// `delivery`.
@@ -48,22 +42,18 @@ pub enum TemplateField {
 }
 
 impl TemplateField {
-    /// All fields, in the order of a request file.
-    pub const ALL: [Self; 19] = [
+    /// All of them, in the order of a request file.
+    pub const ALL: [Self; 15] = [
         Self::Class,
         Self::Amount,
         Self::Isolation,
         Self::CpuPerGpu,
         Self::MemoryPerGpu,
-        Self::SameNode,
-        Self::WholeNode,
         Self::NvLink,
-        Self::Numa,
         Self::RdmaGbits,
-        Self::SpreadNodes,
         Self::Members,
-        Self::SpreadDonors,
         Self::Data,
+        Self::Purpose,
         Self::Duration,
         Self::Delivery,
         Self::Priority,
@@ -72,8 +62,8 @@ impl TemplateField {
     ];
 
     /// Each field with its word in `mayOverride`.
-    pub(super) const WORDS: [(&'static str, Self); 19] = {
-        let mut words = [("", Self::Class); 19];
+    pub(super) const WORDS: [(&'static str, Self); 15] = {
+        let mut words = [("", Self::Class); 15];
         let mut index = 0;
         while index < words.len() {
             words[index] = (Self::ALL[index].as_str(), Self::ALL[index]);
@@ -91,15 +81,11 @@ impl TemplateField {
             Self::Isolation => "gpus.isolation",
             Self::CpuPerGpu => "gpus.cpuPerGpu",
             Self::MemoryPerGpu => "gpus.memoryPerGpu",
-            Self::SameNode => "topology.sameNode",
-            Self::WholeNode => "topology.wholeNode",
             Self::NvLink => "topology.nvlink",
-            Self::Numa => "topology.numa",
             Self::RdmaGbits => "topology.rdmaGbits",
-            Self::SpreadNodes => "topology.spreadNodes",
             Self::Members => "members",
-            Self::SpreadDonors => "spreadDonors",
             Self::Data => "data",
+            Self::Purpose => "purpose",
             Self::Duration => "duration",
             Self::Delivery => "delivery",
             Self::Priority => "priority",

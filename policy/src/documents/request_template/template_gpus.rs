@@ -204,7 +204,8 @@ pub(super) fn positive(
     }
     let text = reader.scalar(path, node).unwrap_or_default().to_owned();
     let message = format!("`{path}: {}` of {} is out of range", shorten(&text), reader.label);
-    reader.problems.at(node.place, ProblemCode::InvalidQuantity, message, "write more than zero, or leave it out");
+    let remedy = if value == 0 { "write more than zero, or leave it out" } else { "write a smaller amount" };
+    reader.problems.at(node.place, ProblemCode::InvalidQuantity, message, remedy);
     None
 }
 
@@ -213,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn amounts_are_those_of_request_files() {
+    fn amounts_are_whole_gpus_a_part_of_one_or_equal_parts() {
         let whole = |count| Some(TemplateAmount { count, share: TemplateShare::Whole });
         let parts = |count, milli| Some(TemplateAmount { count, share: TemplateShare::Milli(milli) });
         for (text, expected) in [

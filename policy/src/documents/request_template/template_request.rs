@@ -1,28 +1,23 @@
 //! `request` of a template: the fields of a request that it sets.
 
-use std::collections::BTreeSet;
-
-use comity_types::Delivery;
+use comity_types::{DataNeed, Delivery};
 use serde::Serialize;
 
+use super::template_data::read_data;
 use super::template_field::TemplateField;
-use super::template_gpus::{TemplateDevices, TemplateGpus, TemplateShare, mib_ceil, positive};
+use super::template_gpus::{TemplateDevices, TemplateGpus, TemplateShare};
 use super::template_topology::{TemplateNvLink, TemplateTopology, read_flag};
 use crate::amounts::WHOLE_MILLI;
 use crate::documents::DELIVERIES;
 use crate::kind::Kind;
 use crate::limits::{
-    MAX_TEMPLATE_DATASETS, MAX_TEMPLATE_GRACE_MS, MAX_TEMPLATE_LEASE_MS, MAX_TEMPLATE_SHARES, MIN_IDLE_RELEASE_MS,
-    MIN_TEMPLATE_LEASE_MS,
+    MAX_TEMPLATE_GRACE_MS, MAX_TEMPLATE_LEASE_MS, MAX_TEMPLATE_SHARES, MIN_IDLE_RELEASE_MS, MIN_TEMPLATE_LEASE_MS,
 };
 use crate::problem::{ProblemCode, shorten};
 use crate::reading::fields::{FieldReader, Fields, Target};
 use crate::reading::yaml::Node;
 
 const MEMBERS: &str = "^[1-9][0-9]*(-[1-9][0-9]*)?$";
-const DATASET: &str = "^[A-Za-z0-9_./:@-]{1,128}$";
-/// Bytes of a dataset's name.
-const MAX_DATASET_BYTES: usize = 128;
 
 /// The fields of a request that a template sets. A request sets the others itself, or they have their defaults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -37,7 +32,9 @@ pub struct TemplateRequest {
     /// `spreadDonors`.
     pub spread_donors: bool,
     /// `data`.
-    pub data: Vec<TemplateData>,
+    pub data: Vec<DataNeed>,
+    /// `purpose`: the purpose for which it reads its data.
+    pub purpose: Option<String>,
     /// `duration`, in milliseconds.
     pub duration_ms: Option<u64>,
     /// `delivery`.
@@ -58,16 +55,6 @@ pub struct TemplateMembers {
     pub min: u32,
     /// Most members.
     pub desired: u32,
-}
-
-/// A dataset that the work reads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct TemplateData {
-    /// `dataset`: its name.
-    pub dataset: String,
-    /// `size`: the amount read, in MiB.
-    pub mib: u64,
 }
 
 /// Terms on which a request may be preempted.
@@ -92,15 +79,11 @@ impl TemplateRequest {
             TemplateField::Isolation => self.gpus.isolation.is_some(),
             TemplateField::CpuPerGpu => self.gpus.cpu_milli_per_gpu.is_some(),
             TemplateField::MemoryPerGpu => self.gpus.memory_mib_per_gpu.is_some(),
-            TemplateField::SameNode => self.topology.same_node,
-            TemplateField::WholeNode => self.topology.whole_node,
             TemplateField::NvLink => self.topology.nvlink.is_some(),
-            TemplateField::Numa => self.topology.numa_aligned,
             TemplateField::RdmaGbits => self.topology.rdma_gbits > 0,
-            TemplateField::SpreadNodes => self.topology.spread_nodes,
             TemplateField::Members => self.members.is_some(),
-            TemplateField::SpreadDonors => self.spread_donors,
             TemplateField::Data => !self.data.is_empty(),
+            TemplateField::Purpose => self.purpose.is_some(),
             TemplateField::Duration => self.duration_ms.is_some(),
             TemplateField::Delivery => self.delivery.is_some(),
             TemplateField::Priority => self.priority.is_some(),
@@ -109,16 +92,16 @@ impl TemplateRequest {
         }
     }
 
-    /// Thousandths of GPUs that it starts with at least: MIG profiles and memory shares count as nothing, because their
-    /// part of a GPU is not known.
-    pub(crate) fn least_milli(&self) -> u64 {
+    /// Thousandths of GPUs with all desired members: MIG profiles and memory shares count as nothing, because their part
+    /// of a GPU is not known.
+    pub(crate) fn most_milli(&self) -> u64 {
         let Some(amount) = &self.gpus.amount else { return 0 };
         let each = match amount.share {
             TemplateShare::Whole => WHOLE_MILLI,
             TemplateShare::Milli(milli) => u64::from(milli),
             TemplateShare::MigProfile(_) | TemplateShare::MemoryMib(_) => 0,
         };
-        let members = self.members.map_or(1, |members| members.min);
+        let members = self.members.map_or(1, |members| members.desired);
         each.saturating_mul(u64::from(amount.count)).saturating_mul(u64::from(members))
     }
 
@@ -139,6 +122,8 @@ impl TemplateRequest {
         let members = fields.optional("members", reader).and_then(|(path, node)| read_members(&path, node, reader));
         let spread_donors = read_flag("spreadDonors", &mut fields, reader);
         let data = fields.optional("data", reader).map(|(path, node)| read_data(&path, node, reader));
+        let purpose =
+            fields.optional("purpose", reader).and_then(|(path, node)| reader.reference(&path, node, Target::Purpose));
         let duration = fields
             .optional("duration", reader)
             .and_then(|(path, node)| bounded_ms(&path, node, (MIN_TEMPLATE_LEASE_MS, MAX_TEMPLATE_LEASE_MS), reader));
@@ -159,6 +144,7 @@ impl TemplateRequest {
             members,
             spread_donors,
             data: data.unwrap_or_default(),
+            purpose,
             duration_ms: duration,
             delivery,
             priority,
@@ -241,40 +227,6 @@ fn read_members(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Op
             None
         }
     }
-}
-
-fn read_data(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Vec<TemplateData> {
-    let mut names = BTreeSet::new();
-    let read = reader.list(path, node, |reader, path, node| {
-        let mut fields = Fields::open(node, path, reader)?;
-        let dataset = fields.required("dataset", reader).and_then(|(path, node)| read_dataset(&path, node, reader));
-        let size = fields.required("size", reader).and_then(|(path, node)| positive(&path, node, mib_ceil, reader));
-        fields.finish(reader);
-        let dataset = dataset?;
-        if !names.insert(dataset.clone()) {
-            let message = format!("`{dataset}` is listed twice in {}", reader.label);
-            reader.problems.at(node.place, ProblemCode::DuplicateName, message, "remove one of them");
-        }
-        Some(TemplateData { dataset, mib: size? })
-    });
-    if read.len() > MAX_TEMPLATE_DATASETS {
-        let message = format!("`{path}` of {} has {} datasets", reader.label, read.len());
-        let remedy = format!("name the {MAX_TEMPLATE_DATASETS} largest");
-        reader.problems.at(node.place, ProblemCode::TooLarge, message, remedy);
-    }
-    read
-}
-
-fn read_dataset(path: &str, node: &Node, reader: &mut FieldReader<'_, '_>) -> Option<String> {
-    let text = reader.scalar_of_form(path, node, DATASET)?;
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
-    if !text.is_empty() && text.len() <= MAX_DATASET_BYTES && text.bytes().all(plain) {
-        return Some(text.to_owned());
-    }
-    let message = format!("`{path}: {}` of {} is not the name of a dataset", shorten(text), reader.label);
-    let remedy = format!("use 1 to {MAX_DATASET_BYTES} letters, digits and -_./:@, as in imagenet-1k");
-    reader.problems.at(node.place, ProblemCode::InvalidName, message, remedy);
-    None
 }
 
 /// A duration in the bounds of a request.

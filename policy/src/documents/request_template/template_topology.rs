@@ -62,7 +62,11 @@ impl TemplateTopology {
 }
 
 /// A field that is `true` or left out.
-pub(super) fn read_flag(name: &'static str, fields: &mut Fields<'_>, reader: &mut FieldReader<'_, '_>) -> bool {
+pub(in crate::documents) fn read_flag(
+    name: &'static str,
+    fields: &mut Fields<'_>,
+    reader: &mut FieldReader<'_, '_>,
+) -> bool {
     let Some((path, node)) = fields.optional(name, reader) else { return false };
     reader.boolean(&path, node).unwrap_or(false)
 }

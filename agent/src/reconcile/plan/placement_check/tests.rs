@@ -254,12 +254,12 @@ fn leases_of_one_device_add_up_and_one_that_goes_is_waited_for() {
         if !fits {
             assert_eq!(against(&records, &DesiredState::default()), Err(Objection::Waits), "{name}");
         }
-        records.donors.insert(first.id, Arc::new(DonorRecord { removed: true, ..record }));
+        records.donors.insert(first.id, Arc::new(DonorRecord { removed: true, ..record.clone() }));
         assert!(against(&records, &desired).is_ok(), "{name}: its capacity is free again");
         // Two of one plan.
         let nothing = Records::default();
         let mut ledger = Ledger::of(&nothing, &desired);
-        ledger.admit(first.id, checked(&nodes, &first).unwrap());
+        ledger.admit(record);
         let own = OwnCapacity { nodes: &nodes, reserve: LocalReserve::default(), ledger: &ledger };
         assert_eq!(check(own, &second).is_ok(), fits, "{name}");
     }

@@ -79,12 +79,16 @@ impl Sim {
 
     fn carry_out_lease(&mut self, step: &LeaseStep) {
         match step {
-            LeaseStep::AdmitLease(AdmitLease { lease, fencing_token, capacity, bound, delivery }) => {
+            LeaseStep::AdmitLease(admission @ AdmitLease { lease, fencing_token, .. }) => {
                 self.records.fence = self.records.fence.max(*fencing_token);
                 self.put_donor(*lease, *fencing_token, |record| {
-                    record.peer = Some(bound.to_record());
-                    record.capacity = capacity.clone();
-                    record.delivery = *delivery;
+                    let admitted = admission.record(record.admitted_at_ms);
+                    record.peer = admitted.peer;
+                    record.capacity = admitted.capacity;
+                    record.delivery = admitted.delivery;
+                    record.tenant = admitted.tenant;
+                    record.class = admitted.class;
+                    (record.data, record.purpose) = (admitted.data, admitted.purpose);
                 });
             }
             LeaseStep::RefuseLease(RefuseLease { lease, .. }) => self.report(ReportKey::LeaseFailed(*lease)),

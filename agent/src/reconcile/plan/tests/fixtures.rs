@@ -71,6 +71,7 @@ pub(super) fn known_peer(remote: &RemoteKeys) -> PeerRecord {
 pub(super) fn two_gpus(local: [u32; 2]) -> Vec<v1::Node> {
     let device = |local_use_milli| v1::Device {
         resource_name: "nvidia.com/gpu".into(),
+        memory_mib: 81_559,
         local_use_milli,
         healthy: true,
         ..v1::Device::default()

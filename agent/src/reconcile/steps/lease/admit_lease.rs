@@ -1,7 +1,7 @@
 //! Step `admit-lease`: the donor admits a lease.
 
 use comity_agent_state::record::{AdmittedCapacity, DonorRecord};
-use comity_types::{Delivery, LeaseId};
+use comity_types::{DataNeed, Delivery, LeaseId};
 
 use crate::reconcile::bound_peering::BoundPeering;
 use crate::reconcile::parts::Parts;
@@ -21,6 +21,30 @@ pub struct AdmitLease {
     pub bound: BoundPeering,
     /// Its delivery.
     pub delivery: Delivery,
+    /// Its tenant.
+    pub tenant: String,
+    /// Its GPU class.
+    pub class: String,
+    /// Datasets that its work reads.
+    pub data: Vec<DataNeed>,
+    /// The purpose for which it reads them.
+    pub purpose: String,
+}
+
+impl AdmitLease {
+    /// The record of the lease, admitted now.
+    pub(crate) fn record(&self, now_ms: u64) -> DonorRecord {
+        DonorRecord {
+            peer: Some(self.bound.to_record()),
+            capacity: self.capacity.clone(),
+            admitted_at_ms: now_ms,
+            tenant: self.tenant.clone(),
+            class: self.class.clone(),
+            data: self.data.clone(),
+            purpose: self.purpose.clone(),
+            ..DonorRecord::new(self.lease, self.fencing_token, self.delivery)
+        }
+    }
 }
 
 impl Kind for AdmitLease {
@@ -31,13 +55,7 @@ impl Kind for AdmitLease {
     }
 
     async fn run(&self, Parts { store, clock, .. }: &Parts) -> Result<(), StepError> {
-        let Self { lease, fencing_token, capacity, bound, delivery } = self;
-        let record = DonorRecord {
-            peer: Some(bound.to_record()),
-            capacity: capacity.clone(),
-            admitted_at_ms: clock.unix_ms(),
-            ..DonorRecord::new(*lease, *fencing_token, *delivery)
-        };
+        let record = self.record(clock.unix_ms());
         let update = store.update(move |change| {
             // A lease taken down in an outage may return: its sequence and admission time continue.
             let before = change.records().donors.get(&record.lease).cloned();

@@ -6,10 +6,10 @@ use super::report;
 use crate::reconcile::parts::Parts;
 use crate::reconcile::steps::error::StepError;
 use crate::reconcile::steps::kind::Kind;
-use crate::signed_policy::lease_permit::{POLICY_UNVERIFIED, SIGNED_POLICY};
+use crate::signed_policy::lease_permit::SIGNED_POLICY;
 
 /// Codes of refusals that no broker causes while it works as it should: it lost state, or somebody else controls it.
-const CONTRADICTIONS: [&str; 9] = [
+const CONTRADICTIONS: [&str; 8] = [
     "peering-mismatch",
     "lease-rebound",
     "lease-ended",
@@ -18,7 +18,6 @@ const CONTRADICTIONS: [&str; 9] = [
     "token-too-high",
     "token-too-low",
     SIGNED_POLICY,
-    POLICY_UNVERIFIED,
 ];
 
 /// Reports that this side cannot or will not serve a lease.

@@ -23,7 +23,7 @@ impl BurstLoop {
                 tracing::info!(
                     request = request.id,
                     pods = submission.pods.len(),
-                    purpose = %submission.request.purpose,
+                    note = %submission.request.note,
                     "pods became a request"
                 );
                 self.failures.cleared(&submission.key);
@@ -40,11 +40,11 @@ impl BurstLoop {
                 self.act(&snapshot, submission.pods.iter().map(assign).collect()).await;
             }
             Answer::Submitted { submission, result: Err(error) } => {
-                let purpose = &submission.request.purpose;
+                let note = &submission.request.note;
                 if self.failures.is_new(&submission.key, &error.to_string()) {
-                    tracing::warn!(%error, %purpose, "the broker refused a request; it is submitted again later");
+                    tracing::warn!(%error, %note, "the broker refused a request; it is submitted again later");
                 } else {
-                    tracing::debug!(%error, %purpose, "the broker refused a request again");
+                    tracing::debug!(%error, %note, "the broker refused a request again");
                 }
                 let until = now + if matches!(error, RequestError::Unavailable(_)) { RETRY_MS } else { REFUSED_FOR_MS };
                 self.refused.insert(submission.key, (error.to_string(), until));

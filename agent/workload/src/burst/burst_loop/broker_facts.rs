@@ -14,10 +14,10 @@ use comity_types::{Delivery, LeaseState};
 
 use crate::burst::facts::demand::WHOLE_GPU_MILLI;
 use crate::burst::facts::pod_options::PodOptions;
-use crate::burst::group::Purpose;
+use crate::burst::group::BurstNote;
 use crate::burst::snapshot::{LeaseFacts, LeaseStage, RequestFacts};
 
-/// Facts of a request that has not ended. Only one for a virtual node keeps its purpose, and thus serves pods.
+/// Facts of a request that has not ended. Only one for a virtual node keeps its note, and thus serves pods.
 pub(super) fn request(request: &v1::Request, cluster: &str) -> Option<RequestFacts> {
     if !matches!(request.state(), v1::RequestState::Queued | v1::RequestState::Placed) {
         return None;
@@ -42,7 +42,7 @@ pub(super) fn request(request: &v1::Request, cluster: &str) -> Option<RequestFac
             .submitted_by
             .parse::<SpiffeId>()
             .is_ok_and(|by| by.as_cluster().is_some_and(|by| by.as_str() == cluster)),
-        purpose: Purpose::parse(&spec.purpose).filter(|_| spec.delivery() == v1::Delivery::VirtualNode),
+        note: BurstNote::parse(&spec.note).filter(|_| spec.delivery() == v1::Delivery::VirtualNode),
     })
 }
 

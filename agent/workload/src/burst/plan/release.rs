@@ -12,7 +12,7 @@ impl Planner<'_> {
         let mut again = Vec::new();
         for (request, slot) in &self.slots {
             // Only requests that burst made: others belong to people.
-            if slot.purpose.is_none() || slot.is_ending() {
+            if slot.note.is_none() || slot.is_ending() {
                 continue;
             }
             if slot.is_queued && self.snapshot.cannot_borrow.is_some() {

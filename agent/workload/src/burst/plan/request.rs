@@ -7,7 +7,7 @@ use crate::burst::burst_request::BurstRequest;
 use crate::burst::facts::demand::MAX_GPUS_PER_REQUEST;
 use crate::burst::facts::namespace::Rules;
 use crate::burst::facts::pod::PodFacts;
-use crate::burst::group::{Group, Purpose, submission_key};
+use crate::burst::group::{BurstNote, Group, submission_key};
 use crate::burst::slots::Slot;
 use crate::burst::snapshot::PodView;
 
@@ -227,7 +227,7 @@ impl<'a> Planner<'a> {
             same_node: shape.gpus > 1,
             duration_ms: rules.duration_ms,
             target_namespace: group.namespace.clone(),
-            purpose: Purpose::of(&first.facts, group),
+            note: BurstNote::of(&first.facts, group),
             options: group.options.clone(),
         };
         for pod in pods {

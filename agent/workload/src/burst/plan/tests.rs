@@ -38,7 +38,7 @@ fn notes_on<'a>(actions: &'a [BurstAction], name: &str) -> Vec<&'a Note> {
 /// The group of the fixtures' pods, as their requests name it.
 fn group() -> String {
     let actions = plan(&snapshot(vec![pending("p")]));
-    let text = submissions(&actions)[0].request.purpose.to_string();
+    let text = submissions(&actions)[0].request.note.to_string();
     text.rsplit_once('#').unwrap().1.to_owned()
 }
 
@@ -64,7 +64,7 @@ fn pods_of_one_owner_become_one_request() {
     assert_eq!((gpus.count, gpus.cpu_milli_per_gpu, gpus.class.as_str()), (2, 1_000, "frontier"));
     assert_eq!((spec.tenant.as_str(), spec.origin.as_str()), ("vision", "polytechnic"));
     assert_eq!((spec.target_namespace.as_str(), spec.delivery()), ("team-a", v1::Delivery::VirtualNode));
-    assert!(spec.purpose.starts_with("burst of replicaset/train 1x nvidia.com/gpu #"), "{}", spec.purpose);
+    assert!(spec.note.starts_with("burst of replicaset/train 1x nvidia.com/gpu #"), "{}", spec.note);
 }
 
 #[test]
@@ -347,7 +347,7 @@ fn recreated_pods_join_the_request_that_waits_again() {
 fn unused_requests_and_leases_are_released() {
     let mut snapshot = snapshot(Vec::new());
     with_request(&mut snapshot, "req-1", request(1, &group()));
-    with_request(&mut snapshot, "req-2", crate::burst::RequestFacts { purpose: None, ..request(1, "") });
+    with_request(&mut snapshot, "req-2", crate::burst::RequestFacts { note: None, ..request(1, "") });
     assert_eq!(plan(&snapshot), [BurstAction::Cancel { request: "req-1".to_owned() }]);
     snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap().short_since_ms = Some(NOW - 1_000);
     assert_eq!(plan(&snapshot), [BurstAction::WakeAt { at_ms: NOW + 4_000 }]);
@@ -377,7 +377,7 @@ fn unused_requests_and_leases_are_released() {
     snapshot.pods[0].facts.is_finished = true;
     assert_eq!(plan(&snapshot).len(), 1);
     // Requests that people made are not cancelled.
-    snapshot.requests.as_mut().unwrap().get_mut("req-3").unwrap().purpose = None;
+    snapshot.requests.as_mut().unwrap().get_mut("req-3").unwrap().note = None;
     assert!(plan(&snapshot).is_empty());
 }
 

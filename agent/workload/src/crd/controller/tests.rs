@@ -122,7 +122,7 @@ struct Bench {
 impl Bench {
     /// An object of generation 1 that its watch has shown.
     fn new(answer: Result<v1::Request, RequestError>) -> Self {
-        let mut object = GpuRequest::new("train", GpuRequestSpec { gpus: 1, ..GpuRequestSpec::default() });
+        let mut object = GpuRequest::new("train", GpuRequestSpec { gpus: Some(1), ..GpuRequestSpec::default() });
         object.metadata.namespace = Some("team-a".to_owned());
         object.metadata.uid = Some("u-1".to_owned());
         object.metadata.resource_version = Some("1".to_owned());

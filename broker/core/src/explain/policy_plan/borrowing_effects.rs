@@ -96,6 +96,8 @@ fn denial(bundle: &Bundle, tenant: &str, origin: &str, donor: &str, class: &str,
         duration_ms: 1,
         notice_ms: None,
         now_ms,
+        data: &[],
+        purpose: "",
         in_use: InUse::default(),
     });
     let lasts = |denial: &Denial| !denial.code.may_pass();

@@ -136,6 +136,8 @@ impl<'s> Capacity<'s> {
                 duration_ms: 1,
                 notice_ms: None,
                 now_ms: self.state.log_time.0,
+                data: &[],
+                purpose: "",
                 in_use: usage.in_use(tenant, &document.spec.institution, "", donor.as_str()),
             })
         };

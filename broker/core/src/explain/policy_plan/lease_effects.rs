@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use comity_types::{ClusterId, LeaseId, LeaseState, LeaseTreatment, Side, TenantId};
 
 use super::{Effects, Planned};
+use crate::feasibility::advance_reservations::check_kept::RESERVED;
 use crate::feasibility::check_renewal::renewal_obstacle;
+use crate::feasibility::reclaim_checks::kept::KeptNeed;
 use crate::feasibility::reclaim_checks::terms::withdrawal_of;
 use crate::model::lease::Lease;
 use crate::model::proposal::ProposedReclaim;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::time::Timestamp;
 use crate::scheduler::reclaimer::reclaims_at;
-use crate::scheduler::reserve::{end_if_reclaimed, lease_end};
+use crate::state::notice::end_if_reclaimed;
 
 /// Most leases whose renewal is examined, by id.
 const MAX_RENEWALS_EXAMINED: usize = 5_000;
@@ -52,6 +54,10 @@ pub(super) fn lease_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effect
         let until = end_if_reclaimed(after.state, lease, &reclaim.reason);
         let treatment = if reclaim.reason.leaves_no_time() { LeaseTreatment::Stop } else { LeaseTreatment::Drain };
         let (code, reason) = match reclaim.reason {
+            ReclaimReason::PolicyChanged { code, .. } if code == RESERVED => {
+                let need = KeptNeed::of(after.state, &lease.placement.donor, after.state.log_time);
+                (code, need.map_or_else(String::new, |need| need.text()))
+            }
             ReclaimReason::PolicyChanged { code, .. } => {
                 let withdrawal = withdrawal_of(after.state, lease, after.state.log_time);
                 (code, withdrawal.map_or_else(String::new, |found| found.denial.message))
@@ -68,7 +74,7 @@ pub(super) fn lease_effects(before: &Planned<'_>, after: &Planned<'_>) -> Effect
         let was = before.state.leases.get(&id)?;
         let is_new = renewal_obstacle(before.state, id, was.term).is_none();
         let why = (LeaseTreatment::Finish, obstacle.code, obstacle.reason);
-        is_new.then(|| effect_on(id, lease, why, lease_end(lease, after.state.log_time)))
+        is_new.then(|| effect_on(id, lease, why, lease.latest_end(after.state.log_time)))
     });
     let not_renewed: Vec<LeaseEffect> = not_renewed.collect();
     let unexamined = in_force().count().saturating_sub(MAX_RENEWALS_EXAMINED);
@@ -90,7 +96,7 @@ fn treated<'s>(
         let code = ReclaimReason::Revoked { side: Side::Donor, by: None }.as_str().to_owned();
         let drains = held.state == LeaseState::Reclaiming;
         let treatment = if drains { LeaseTreatment::Drain } else { LeaseTreatment::Stop };
-        Some(effect_on(id, held, (treatment, code, String::new()), lease_end(held, now)))
+        Some(effect_on(id, held, (treatment, code, String::new()), held.latest_end(now)))
     })
 }
 

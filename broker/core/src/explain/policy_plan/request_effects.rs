@@ -102,6 +102,8 @@ fn denial(state: &State, bundle: &Bundle, spec: &RequestSpec, donor: &ClusterId,
         duration_ms: spec.duration.0,
         notice_ms: spec.preemptible.map(|_| schedule_notice(bundle, donor).0),
         now_ms: state.log_time.0,
+        data: &spec.data,
+        purpose: &spec.purpose,
         in_use: InUse::default(),
     });
     let denial = decision.denial().filter(|denial| !denial.code.may_pass())?;

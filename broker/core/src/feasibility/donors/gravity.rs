@@ -1,8 +1,8 @@
 //! Measures how far a donor is from a request's data.
 
-use comity_types::ClusterId;
+use comity_types::{ClusterId, DataNeed};
 
-use crate::model::data::{DataNeed, DataSite, LinkEnd, mbits_between, seconds};
+use crate::model::data::{DataSite, LinkEnd, mbits_between, seconds};
 use crate::model::demand::RequestSpec;
 use crate::state::State;
 

@@ -17,15 +17,16 @@ use crate::state::State;
 /// Placements whose waste differs by less than a tenth of a device are equally good.
 pub(crate) const WASTE_STEP_MILLI: i64 = 100;
 
-/// A sum of weights; the highest comes first.
-pub(crate) type Preference = Reverse<u32>;
+/// Whether the donor keeps GPUs for the tenant that it does not use, and a sum of weights of rules; the highest come
+/// first.
+pub(crate) type Preference = Reverse<(bool, u32)>;
 
 /// Compared in the order of its fields.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Score {
     /// Donors that failed this request before come last.
     failed_before: bool,
-    /// Donors that [rules of policy prefer](preference) come first.
+    /// Donors that keep GPUs for the tenant, then donors that [rules of policy prefer](preference) come first.
     preference: Preference,
     /// More members of a gang come first; other requests always get the shares that they ask for.
     shares: Reverse<u64>,
@@ -69,10 +70,10 @@ pub(crate) fn score_prefix(
     ScorePrefix { failed_before, preference, data, nodes: least_nodes(spec), waste: tenths(idle_milli) }
 }
 
-/// The sum of the weights of the rules that prefer a donor, for a comparison in which the lowest wins. Ask once for each
-/// donor of a request: rules cost microseconds.
+/// Whether a donor keeps GPUs for the tenant, and the sum of the weights of the rules that prefer it, for a comparison
+/// in which the lowest wins. Ask once for each donor of a request: rules cost microseconds.
 pub(crate) fn preference(snapshot: &Snapshot<'_>, spec: &RequestSpec, donor: &ClusterId) -> Preference {
-    Reverse(snapshot.bundle.preference(&PreferenceFacts {
+    let weight = snapshot.bundle.preference(&PreferenceFacts {
         tenant: spec.tenant.as_str(),
         origin_cluster: spec.origin.as_str(),
         donor_cluster: donor.as_str(),
@@ -83,7 +84,19 @@ pub(crate) fn preference(snapshot: &Snapshot<'_>, spec: &RequestSpec, donor: &Cl
         gpus_milli: spec.least_milli(),
         delivery: spec.delivery,
         duration_ms: spec.duration.0,
-    }))
+        data: &spec.data,
+        purpose: &spec.purpose,
+    });
+    let tenant = spec.tenant.as_str();
+    let keeps = |class: &str| snapshot.keeps_for(donor, tenant, class);
+    let keeps = match &spec.gpus.devices {
+        DeviceChoice::Class(class) => keeps(class.as_str()),
+        DeviceChoice::Selector(_) => {
+            let mut kept = snapshot.bundle.reservations_at(donor.as_str());
+            kept.any(|it| it.spec.tenant == tenant && keeps(&it.spec.class))
+        }
+    };
+    Reverse((keeps, weight))
 }
 
 fn least_nodes(spec: &RequestSpec) -> u64 {
@@ -158,7 +171,7 @@ pub(crate) fn best_possible_score(
 fn ideal_score(state: &State, spec: &RequestSpec, request: Option<&Request>, donor: &ClusterId, link: Link) -> Score {
     Score {
         failed_before: request.is_some_and(|request| request.failed_donors.contains(donor)),
-        preference: Reverse(u32::MAX),
+        preference: Reverse((true, u32::MAX)),
         shares: MOST_SHARES,
         data: distance(state, spec, donor),
         nodes: least_nodes(spec),

@@ -366,16 +366,7 @@ fn may_use_device(
     device: &Device,
     spec: &RequestSpec,
 ) -> bool {
-    let ask = PolicyQuery {
-        tenant: spec.tenant.as_str(),
-        user: &spec.submitted_by,
-        origin: &spec.origin,
-        class,
-        milli: spec.least_milli(),
-        delivery: spec.delivery,
-        duration: spec.duration,
-        preemptible: spec.preemptible.is_some(),
-    };
+    let ask = PolicyQuery::of(spec, class, spec.least_milli());
     spec.origin != *donor
         && (spec.allow_donors.is_empty() || spec.allow_donors.contains(donor))
         && !spec.deny_donors.contains(donor)

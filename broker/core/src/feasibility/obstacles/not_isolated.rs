@@ -32,7 +32,7 @@ pub(crate) fn not_isolated(
         Fit::Fits { .. } | Fit::Lacks { .. } => {}
     }
     let others = less_isolated(snapshot, donor, wanted);
-    let names: BTreeSet<&str> = others.iter().map(|sharing| sharing.as_str()).collect();
+    let names: BTreeSet<&str> = others.iter().map(|sharing| sharing.mode().as_str()).collect();
     let names = names.into_iter().collect::<Vec<_>>().join(" and ");
     let (class, level) = (wanted.class, isolation.as_str());
     let reason = if ever == 0 {

@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 
 use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
 
+use crate::feasibility::advance_reservations::check_kept::RESERVED;
 use crate::feasibility::reclaim_checks::failed::{failure_of, may_reclaim_urgently};
+use crate::feasibility::reclaim_checks::kept::KeptNeed;
 use crate::feasibility::reclaim_checks::need::{Need, freed_for_local_work};
 use crate::feasibility::reclaim_checks::preemption::{
     departing_leases, is_making_room, may_be_preempted, preempting_priority,
 };
 use crate::feasibility::reclaim_checks::terms::{withdrawal_of, withdrawn};
-use crate::feasibility::reclaim_checks::{borrowed_quota, limit, migration, reclaim_budget};
-use crate::feasibility::release::fits_when_gone;
+use crate::feasibility::reclaim_checks::{borrowed_quota, kept, limit, migration, reclaim_budget};
+use crate::feasibility::release::{fits_when_gone, last_end, start_after_reclaims};
 use crate::feasibility::snapshot::Snapshot;
 use crate::model::lease::Lease;
 use crate::model::proposal::ProposedReclaim;
@@ -43,6 +45,13 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
                 limit::reason(state, donor).as_ref() == Some(&proposed.reason)
                     && relieves(&gone, &set, proposed.lease, &|gone| limit::excess_milli(state, donor, gone))
             }
+            ReclaimReason::PolicyChanged { code, .. } if code == RESERVED => {
+                let gone = freed_before(state, donor, proposals, &proposed.reason);
+                kept::may_reclaim(state, lease)
+                    && proposed.reason == kept::reason()
+                    && KeptNeed::of(state, donor, state.log_time)
+                        .is_some_and(|need| relieves(&gone, &set, proposed.lease, &|gone| need.shortage_milli(gone)))
+            }
             ReclaimReason::PolicyChanged { .. } => {
                 let found = withdrawal_of(state, lease, state.log_time);
                 found.is_some_and(|found| withdrawn(&found) == proposed.reason)
@@ -64,7 +73,7 @@ pub fn check_reclaims(state: &State, proposals: &[ProposedReclaim]) -> Vec<Resul
                 let alike = proposals.iter().zip(&in_force).filter(|(other, _)| other.reason == proposed.reason);
                 let set: Option<Vec<(LeaseId, &Lease)>> =
                     alike.map(|(other, lease)| Some((other.lease, *lease.as_ref().ok()?))).collect();
-                set.is_some_and(|set| borrowed_quota::returns_quota(state, *by, at, &set))
+                set.is_some_and(|set| borrowed_quota::returns_quota(state, *by, at, &set, proposed.lease))
             }
             ReclaimReason::Migration { by } => {
                 let proposed_count = proposals.iter().filter(|other| other.reason == proposed.reason).count();
@@ -116,17 +125,25 @@ fn freed_before(
     proposals: &[ProposedReclaim],
     reason: &ReclaimReason,
 ) -> BTreeSet<LeaseId> {
-    let comes_before = |other: &ReclaimReason| match (other, reason) {
-        (other, reason) if other.for_request().is_some() || reason.for_request().is_some() => false,
-        (other, reason) if other.is_failure() || reason.is_failure() => !reason.is_failure(),
-        (ReclaimReason::PolicyChanged { code, .. }, _) => code != limit::CODE,
-        (ReclaimReason::LocalNeed, ReclaimReason::PolicyChanged { code, .. }) => code == limit::CODE,
-        (_, _) => false,
+    let comes_before = |other: &ReclaimReason| {
+        let for_a_request = other.for_request().is_some() || reason.for_request().is_some();
+        !for_a_request && precedence(other) < precedence(reason)
     };
     let mut gone = freed_for_local_work(state, donor);
     let before = proposals.iter().filter(|other| comes_before(&other.reason)).map(|other| other.lease);
     gone.extend(before.filter(|id| state.leases.get(id).is_some_and(|lease| lease.placement.donor == *donor)));
     gone
+}
+
+/// Reclaims of a lower number count as done for those of a higher one: the order in which the reclaimer proposes them.
+fn precedence(reason: &ReclaimReason) -> u8 {
+    match reason {
+        reason if reason.is_failure() => 0,
+        ReclaimReason::PolicyChanged { code, .. } if code == limit::CODE => 3,
+        ReclaimReason::PolicyChanged { code, .. } if code == RESERVED => 4,
+        ReclaimReason::PolicyChanged { .. } => 1,
+        _ => 2,
+    }
 }
 
 /// Whether the shortage grows if `lease`, one of those in `set` or `gone`, stays.
@@ -150,10 +167,12 @@ fn frees_room(state: &State, by: RequestId, donor: &ClusterId, set: &[(LeaseId, 
     if is_making_room(state, donor) || set.iter().any(|(_, lease)| !may_be_preempted(state, lease, value)) {
         return false;
     }
+    let reason = ReclaimReason::Preempted { by };
+    let start = start_after_reclaims(state, donor, set.iter().map(|(_, lease)| *lease), &reason);
     let fits = |without: Option<LeaseId>| {
-        let set = set.iter().filter(|(id, _)| Some(*id) != without).map(|(_, lease)| *lease);
-        let gone = departing_leases(state, donor).map(|(_, lease)| lease).chain(set);
-        fits_when_gone(&snapshot, &request.spec, donor, gone).is_some()
+        let set = set.iter().filter(|(id, _)| Some(*id) != without).copied();
+        let gone = departing_leases(state, donor).chain(set);
+        fits_when_gone(&snapshot, &request.spec, donor, gone, start).is_some()
     };
     fits(None) && !fits(Some(lease))
 }
@@ -176,6 +195,8 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
             limit::reason(state, donor).is_some()
                 && relieves(&gone(), &[], id, &|gone| limit::excess_milli(state, donor, gone))
         }
+        ReclaimReason::PolicyChanged { code, .. } if code == RESERVED => KeptNeed::of(state, donor, state.log_time)
+            .is_some_and(|need| relieves(&gone(), &[], id, &|gone| need.shortage_milli(gone))),
         ReclaimReason::PolicyChanged { .. } => withdrawal_of(state, lease, state.log_time).is_some(),
         ReclaimReason::DeviceFailed { .. } | ReclaimReason::NodeFailed { .. } | ReclaimReason::DonorSilent => {
             failure_of(state, lease).is_some()
@@ -187,10 +208,10 @@ pub fn is_still_needed(state: &State, id: LeaseId) -> bool {
         ReclaimReason::Preempted { by } => {
             let request = state.requests.get(by).filter(|request| request.waits() && request.room_at.is_some());
             let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };
+            let start = last_end(state, departing_leases(state, donor));
             let fits = |without: Option<LeaseId>| {
-                let gone =
-                    departing_leases(state, donor).filter(|(other, _)| Some(*other) != without).map(|(_, lease)| lease);
-                fits_when_gone(&snapshot, &request.spec, donor, gone).is_some()
+                let gone = departing_leases(state, donor).filter(|(other, _)| Some(*other) != without);
+                fits_when_gone(&snapshot, &request.spec, donor, gone, start).is_some()
             };
             fits(None) && !fits(Some(id))
         }

@@ -15,13 +15,14 @@ use crate::feasibility::donors::spread::Found;
 use crate::feasibility::fit::cutting::MigValues;
 use crate::feasibility::fit::{Wanted, fit};
 use crate::feasibility::reclaim_checks::preemption::{departing_leases, is_making_room, priority};
-use crate::feasibility::release::fits_when_gone;
+use crate::feasibility::release::{fits_when_gone, last_end, start_after_reclaims};
 use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::demand::RequestSpec;
 use crate::model::lease::Lease;
+use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
-use crate::model::time::Millis;
+use crate::model::time::{Millis, Timestamp};
 use crate::state::gang::Role;
 use crate::state::gpu_time::kept_end;
 use crate::state::{State, gang};
@@ -63,13 +64,15 @@ pub(crate) fn migration_still_needed(state: &State, by: RequestId, id: LeaseId, 
     let request = state.requests.get(&by).filter(|request| request.waits() && request.room_at.is_some());
     let (Some(request), Some(snapshot)) = (request, Snapshot::new(state)) else { return false };
     let donor = &lease.placement.donor;
-    let departing = || departing_leases(state, donor).map(|(_, lease)| lease);
-    let Some(candidate) = fits_when_gone(&snapshot, &request.spec, donor, departing()) else { return false };
-    let others = departing_leases(state, donor).filter(|(other, _)| *other != id).map(|(_, lease)| lease);
-    if fits_when_gone(&snapshot, &request.spec, donor, others).is_some() {
+    let departing = || departing_leases(state, donor);
+    let start = last_end(state, departing());
+    let Some(candidate) = fits_when_gone(&snapshot, &request.spec, donor, departing(), start) else { return false };
+    let others = departing().filter(|(other, _)| *other != id);
+    if fits_when_gone(&snapshot, &request.spec, donor, others, start).is_some() {
         return false;
     }
-    lease.moved_to.is_some() || places_for_moved(&snapshot, &request.spec, &candidate, &[(id, lease)]).is_some()
+    lease.moved_to.is_some()
+        || places_for_moved(&snapshot, &request.spec, (&candidate, start), &[(id, lease)]).is_some()
 }
 
 pub(crate) fn priority_value(snapshot: &Snapshot<'_>, spec: &RequestSpec) -> u32 {
@@ -96,16 +99,23 @@ pub(crate) fn has_enough_free(snapshot: &Snapshot<'_>, spec: &RequestSpec, donor
     capacity.saturating_sub(snapshot.lent_milli(donor)) >= spec.least_milli()
 }
 
-/// The placement of `spec` once `moves` and all departing leases are gone.
+/// When a request starts for which these leases move.
+pub(crate) fn start_after_moves(state: &State, donor: &ClusterId, moves: &[(LeaseId, &Lease)]) -> Timestamp {
+    // The notice does not depend on the request.
+    let reason = ReclaimReason::Migration { by: RequestId(0) };
+    start_after_reclaims(state, donor, moves.iter().map(|(_, lease)| *lease), &reason)
+}
+
+/// The placement of `spec`, which starts at `start`, once `moves` and all departing leases are gone.
 pub(crate) fn placement_without(
     snapshot: &Snapshot<'_>,
     spec: &RequestSpec,
     donor: &ClusterId,
     moves: &[(LeaseId, &Lease)],
+    start: Timestamp,
 ) -> Option<FeasiblePlacement> {
-    let gone =
-        departing_leases(snapshot.state, donor).map(|(_, lease)| lease).chain(moves.iter().map(|(_, lease)| *lease));
-    fits_when_gone(snapshot, spec, donor, gone)
+    let gone = departing_leases(snapshot.state, donor).chain(moves.iter().copied());
+    fits_when_gone(snapshot, spec, donor, gone, start)
 }
 
 /// The places of `spec` and of the moved leases. `None` if `spec` still does not fit, if a move is superfluous, or if a
@@ -116,28 +126,28 @@ pub(crate) fn plan_moves<'a>(
     donor: &ClusterId,
     moves: &[(LeaseId, &Lease)],
 ) -> Option<MigrationPlacements<'a>> {
-    let requested = placement_without(snapshot, spec, donor, moves)?;
+    let start = start_after_moves(snapshot.state, donor, moves);
+    let requested = placement_without(snapshot, spec, donor, moves, start)?;
     let needed = |(id, _): &(LeaseId, &Lease)| {
         let rest: Vec<(LeaseId, &Lease)> = moves.iter().filter(|(other, _)| other != id).copied().collect();
-        placement_without(snapshot, spec, donor, &rest).is_none()
+        placement_without(snapshot, spec, donor, &rest, start).is_none()
     };
     if moves.len() > 1 && !moves.iter().all(needed) {
         return None;
     }
-    let moved = places_for_moved(snapshot, spec, &requested, moves)?;
+    let moved = places_for_moved(snapshot, spec, (&requested, start), moves)?;
     Some(MigrationPlacements { requested, moved })
 }
 
-/// New places for `moves`, found while each still holds its old place and `candidate` is taken; `None` if any has none.
+/// New places for `moves`, found while each still holds its old place and `candidate` is taken from `start` on; `None` if any has none.
 fn places_for_moved<'a>(
     snapshot: &Snapshot<'a>,
     spec: &RequestSpec,
-    candidate: &FeasiblePlacement,
+    (candidate, start): (&FeasiblePlacement, Timestamp),
     moves: &[(LeaseId, &Lease)],
 ) -> Option<Vec<(&'a Request, Found)>> {
     let mut snapshot = snapshot.clone();
-    let (class, agreement) = (&candidate.class, candidate.agreement.as_deref());
-    snapshot.take(spec, class, agreement, &candidate.placement);
+    snapshot.take_from(start, spec, candidate);
     let mut mig_values = MigValues::default();
     let place = |(id, lease): &(LeaseId, &Lease)| {
         let request = snapshot.state.requests.get(&lease.request)?;

@@ -19,7 +19,7 @@ pub(crate) fn share_pool(one: &Device, other: &Device) -> bool {
         && !known(other)
         && one.resource_name == other.resource_name
         && one.product_name == other.product_name
-        && one.sharing.as_str() == other.sharing.as_str()
+        && one.sharing.mode() == other.sharing.mode()
 }
 
 /// Checks that free devices are really free. Local use that is counted on a lent device must actually be on another

@@ -1,10 +1,14 @@
 //! Decides which requests may preempt, and which leases yield to them.
 
+use std::collections::BTreeSet;
+
 use comity_types::{ClusterId, LeaseId, LeaseState, RequestId};
 
 use crate::model::demand::RequestSpec;
 use crate::model::lease::Lease;
 use crate::model::policy_record::PolicyRecord;
+use crate::model::proposal::ProposedReclaim;
+use crate::model::reclaim::ReclaimReason;
 use crate::model::request::Request;
 use crate::state::State;
 
@@ -20,12 +24,7 @@ pub(crate) fn departing_leases<'a>(
     state: &'a State,
     donor: &'a ClusterId,
 ) -> impl Iterator<Item = (LeaseId, &'a Lease)> {
-    state.leases_of(donor).filter(move |(_, lease)| lease.placement.donor == *donor && departs(lease))
-}
-
-/// Whether a lease still occupies capacity and will soon free it.
-pub(crate) fn departs(lease: &Lease) -> bool {
-    lease.occupies() && matches!(lease.state, LeaseState::Ending | LeaseState::Reclaiming)
+    state.leases_of(donor).filter(move |(_, lease)| lease.placement.donor == *donor && lease.departs())
 }
 
 /// The waiting request for which a lease is being reclaimed.
@@ -36,9 +35,7 @@ pub(crate) fn beneficiary_of(state: &State, lease: &Lease) -> Option<RequestId> 
 
 /// The leases that are being reclaimed for a request, and depart still.
 pub(crate) fn reclaimed_for(state: &State, id: RequestId) -> impl Iterator<Item = (LeaseId, &Lease)> {
-    let departs =
-        |lease: &Lease| lease.occupies() && matches!(lease.state, LeaseState::Ending | LeaseState::Reclaiming);
-    state.live_leases().filter(move |(_, lease)| departs(lease) && beneficiary_of(state, lease) == Some(id))
+    state.departing().filter(move |(_, lease)| beneficiary_of(state, lease) == Some(id))
 }
 
 /// Whether a donor is making room for a waiting request, or will serve one for which leases elsewhere are reclaimed.
@@ -49,6 +46,27 @@ pub(crate) fn is_making_room(state: &State, donor: &ClusterId) -> bool {
     };
     departing_leases(state, donor).any(|(_, lease)| beneficiary_of(state, lease).is_some())
         || state.derived.reclaimed_for.iter().any(serves)
+}
+
+/// Whether leases of a donor yield to a waiting request or move aside for it.
+pub(crate) fn is_yielding(state: &State, donor: &ClusterId) -> bool {
+    departing_leases(state, donor).any(|(_, lease)| {
+        let reason = lease.reclaim.as_ref().map(|reclaim| &reclaim.reason);
+        let returns_quota = matches!(reason, Some(ReclaimReason::BorrowedQuota { .. }));
+        !returns_quota && beneficiary_of(state, lease).is_some()
+    })
+}
+
+/// The donors of planned reclaims, and those where they let a request start.
+pub(crate) fn donors_of<'a>(state: &'a State, planned: &'a [ProposedReclaim]) -> BTreeSet<&'a ClusterId> {
+    let donors = planned.iter().flat_map(|reclaim| {
+        let at = match &reclaim.reason {
+            ReclaimReason::BorrowedQuota { at, .. } => Some(at),
+            _ => None,
+        };
+        at.into_iter().chain(state.leases.get(&reclaim.lease).map(|lease| &lease.placement.donor))
+    });
+    donors.collect()
 }
 
 /// Whether a request of priority `value` may preempt `lease` now.

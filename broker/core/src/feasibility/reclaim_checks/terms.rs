@@ -32,6 +32,8 @@ pub(crate) fn withdrawal_of(state: &State, lease: &Lease, now: Timestamp) -> Opt
             duration_ms: lease.term.0,
             notice_ms: Some(notice_ms),
             now_ms: now.0,
+            data: &lease.data,
+            purpose: &lease.purpose,
             in_use: InUse::default(),
         },
         institution: lease.institution.as_str(),

@@ -6,6 +6,7 @@ use comity_types::ClusterId;
 use serde::{Deserialize, Serialize};
 
 use crate::model::actor::Actor;
+use crate::model::refusal::Refusal;
 use crate::model::time::Timestamp;
 
 /// Who may join with a token.
@@ -56,9 +57,40 @@ impl fmt::Display for InviteSubject {
 const ID_DIGITS: usize = 12;
 
 /// The id of an invitation: the end of its secret's hash, which is as random as the secret.
-#[must_use]
-pub fn invitation_id(secret_sha256: &str) -> &str {
-    secret_sha256.get(secret_sha256.len().saturating_sub(ID_DIGITS)..).unwrap_or(secret_sha256)
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct InvitationId(String);
+
+impl InvitationId {
+    /// The id of the invitation whose secret has a hash.
+    #[must_use]
+    pub fn of(secret_sha256: &str) -> Self {
+        let end = secret_sha256.get(secret_sha256.len().saturating_sub(ID_DIGITS)..);
+        Self(end.unwrap_or(secret_sha256).to_owned())
+    }
+
+    /// Reads the id in `field`.
+    ///
+    /// # Errors
+    /// It is not 12 hex digits. The refusal does not repeat it: it may be the token itself.
+    pub fn parse(text: &str, field: &str) -> Result<Self, Refusal> {
+        let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+        if text.len() != ID_DIGITS || !text.bytes().all(is_digit) {
+            let remedy = "give one of the ids of `comity invitation list`";
+            return Err(Refusal::invalid_bytes(
+                field,
+                "is not the id of an invitation, which is 12 hex digits",
+                remedy,
+            ));
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+impl fmt::Display for InvitationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
 }
 
 /// An open invitation: a single-use join token. The state keeps only the hash of its secret.

@@ -2,8 +2,8 @@
 
 use comity_policy::{Kind, LeaseUse};
 use comity_types::{
-    ClassName, ClusterId, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId, Side,
-    TenantId, is_dns_label, namespace_name,
+    ClassName, ClusterId, DataNeed, Delivery, EndReason, InstitutionId, LeaseId, LeaseState, PeeringId, RequestId,
+    Side, TenantId, is_dns_label, namespace_name,
 };
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +51,12 @@ pub struct Lease {
     pub gpus: GpuDemand,
     /// The topology it satisfies.
     pub topology: Topology,
+    /// Datasets that its work reads.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<DataNeed>,
+    /// The purpose for which it reads them; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub purpose: String,
     /// How the origin accesses it.
     pub delivery: Delivery,
     /// The GPU class it is charged to.
@@ -134,6 +140,11 @@ impl Lease {
         self.donor_side != SideState::Clean && self.state != LeaseState::Ended
     }
 
+    /// Whether it still takes capacity and will soon free it.
+    pub(crate) fn departs(&self) -> bool {
+        self.occupies() && matches!(self.state, LeaseState::Ending | LeaseState::Reclaiming)
+    }
+
     /// What a lease waits for that is not active yet, once its clusters are connected; for people.
     #[must_use]
     pub fn waits_for(&self) -> &'static str {
@@ -156,6 +167,22 @@ impl Lease {
             }
             LeaseState::Ending | LeaseState::Ended => None,
         }
+    }
+
+    /// The end of its term; of a lease that is not active yet, the latest one.
+    pub(crate) fn term_end(&self) -> Timestamp {
+        self.expires_at.or(self.ends_by).unwrap_or(self.hold_until.after(self.term))
+    }
+
+    /// Its latest end without renewal; `now` if that is over.
+    pub(crate) fn latest_end(&self, now: Timestamp) -> Timestamp {
+        let end = match self.state {
+            // Whatever end it takes over, it may connect until its hold is over.
+            LeaseState::Placed | LeaseState::Connecting => self.term_end().max(self.hold_until),
+            LeaseState::Active | LeaseState::Suspect | LeaseState::Reclaiming => self.due().unwrap_or(now),
+            LeaseState::Ending | LeaseState::Ended => now,
+        };
+        end.max(now)
     }
 
     /// Whether its request ends with it, whatever ends it: the user who submitted the request was revoked, or the lease
@@ -216,7 +243,8 @@ impl Lease {
             (Kind::GpuClass, self.class.as_str()),
             (Kind::Cluster, self.placement.donor.as_str()),
         ];
-        others.into_iter().chain(agreement)
+        let datasets = self.data.iter().map(|need| (Kind::Dataset, need.dataset.as_str()));
+        others.into_iter().chain(agreement).chain(datasets)
     }
 
     /// The lease as policy limits count it.

@@ -16,6 +16,13 @@ pub struct Provenance {
     /// again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+    /// The first commit of its history that came into force.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began: Option<String>,
+    /// The digest of the artifact whose policy was in force at the last pull that found it so; `None` if that was none of a
+    /// registry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<String>,
     /// Institutions that left the federation while signatures were required. Only several maintainers give their names
     /// to others.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
@@ -30,10 +37,10 @@ impl Provenance {
     }
 }
 
-/// A branch of a Git repository.
+/// A branch of a Git repository, or an artifact of a registry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicySource {
-    /// An `https://` URL without credentials, or an absolute path on each broker's machine.
+    /// An `https://`, `ssh://` or `oci://` address without credentials, or an absolute path on each broker's machine.
     pub repository: String,
     /// The branch, without `refs/heads/`.
     pub branch: String,
@@ -48,6 +55,9 @@ pub struct PolicySource {
     /// The head that the leader saw last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub head: Option<String>,
+    /// The digest of the artifact that the leader saw last, if the repository is one of a registry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub artifact: Option<String>,
     /// When the leader last recorded a pull. It records changes at once, and otherwise once in a while.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pulled_at: Option<Timestamp>,

@@ -2,25 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_types::ClusterId;
+use comity_types::{ClusterId, DATASET_NAME_REMEDY, DataNeed, is_dataset_name};
 use serde::{Deserialize, Serialize};
 
-use crate::model::limits::{
-    MAX_AMOUNT, MAX_DATASET_NAME_BYTES, MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE, MAX_MBITS,
-};
+use crate::model::limits::{MAX_AMOUNT, MAX_DATASETS_PER_REQUEST, MAX_DATASETS_PER_SITE, MAX_MBITS};
 use crate::model::refusal::Refusal;
 
 /// Assumed bandwidth of a link without any information, in Mbit/s.
 pub const DEFAULT_MBITS: u64 = 1_000;
-
-/// A dataset that a request's work reads.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DataNeed {
-    /// Name of the dataset, shared by all institutions.
-    pub dataset: String,
-    /// Amount of data to read, in MiB.
-    pub mib: u64,
-}
 
 /// Datasets that a cluster holds, and its bandwidth to other clusters.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,17 +114,8 @@ pub(crate) fn check_needs(needs: &[DataNeed]) -> Result<(), Refusal> {
 }
 
 fn check_name(name: &str, field: &str) -> Result<(), Refusal> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@".contains(&byte);
-    if name.is_empty() || name.len() > MAX_DATASET_NAME_BYTES || !name.bytes().all(plain) {
-        return Err(Refusal::invalid(
-            field,
-            name,
-            "is not the name of a dataset",
-            format!(
-                "use 1 to {MAX_DATASET_NAME_BYTES} letters, digits and -_./:@, \
-                 as in imagenet-1k or doi:10.5281/zenodo.1"
-            ),
-        ));
+    if !is_dataset_name(name) {
+        return Err(Refusal::invalid(field, name, "is not the name of a dataset", DATASET_NAME_REMEDY));
     }
     Ok(())
 }

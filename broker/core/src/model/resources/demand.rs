@@ -2,23 +2,24 @@
 
 mod demand_bounds;
 pub(crate) mod gpu_type;
-pub(crate) mod isolation;
 pub(crate) mod preemptible;
 pub(crate) mod template;
 pub(crate) mod topology;
 
-use comity_types::{ClassName, ClusterId, Delivery, PriorityName, TemplateName, TenantId};
+use comity_types::{ClassName, ClusterId, DataNeed, Delivery, PriorityName, TemplateName, TenantId};
 use serde::{Deserialize, Serialize};
 
-use crate::model::data::DataNeed;
 use crate::model::limits::WHOLE_MILLI;
 use crate::model::time::{Millis, Timestamp};
 
+pub use comity_types::Isolation;
 pub use gpu_type::GpuType;
-pub use isolation::Isolation;
 pub use preemptible::Preemptible;
-pub use template::of_template;
+pub use template::{gpus_of_template, of_template};
 pub use topology::{Members, Numa, NvLink, Topology};
+
+/// Namespace on the origin that receives the kubeconfig Secret of requests that name none.
+pub const DEFAULT_TARGET_NAMESPACE: &str = "comity-leases";
 
 /// Share of one device.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -82,6 +83,9 @@ pub struct RequestSpec {
     pub spread_donors: bool,
     /// Data that its work reads. The scheduler prefers donors that hold it or can fetch it soon.
     pub data: Vec<DataNeed>,
+    /// The purpose for which it reads them: one that the federation declares; empty for none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub purpose: String,
     /// Length of the lease; zero takes the federation's default.
     pub duration: Millis,
     /// Donors that may serve it; empty for any.
@@ -93,7 +97,7 @@ pub struct RequestSpec {
     /// Namespace on the origin: gets the kubeconfig Secret, or holds the pods that may run on the virtual node.
     pub target_namespace: String,
     /// Free text.
-    pub purpose: String,
+    pub note: String,
     /// Priority class; `None` takes the federation's default, if there is one.
     pub priority: Option<PriorityName>,
     /// Earliest time to place it.
@@ -149,6 +153,36 @@ impl GpuDemand {
 }
 
 impl RequestSpec {
+    /// A request for `gpus` that sets nothing else: one lease of the federation's default length, by any donor, delivered
+    /// as a namespace.
+    #[must_use]
+    pub fn new(tenant: TenantId, origin: ClusterId, gpus: GpuDemand) -> Self {
+        Self {
+            tenant,
+            origin,
+            gpus,
+            topology: Topology::default(),
+            members: None,
+            spread_donors: false,
+            data: Vec::new(),
+            purpose: String::new(),
+            duration: Millis(0),
+            allow_donors: Vec::new(),
+            deny_donors: Vec::new(),
+            delivery: Delivery::Namespace,
+            target_namespace: DEFAULT_TARGET_NAMESPACE.to_owned(),
+            note: String::new(),
+            priority: None,
+            not_before: None,
+            start_by: None,
+            preemptible: None,
+            release_idle: None,
+            checkpoint_secret: None,
+            template: None,
+            submitted_by: String::new(),
+        }
+    }
+
     /// Thousandths of devices that it starts with at least, as counted by [`GpuDemand::nominal_milli`].
     #[must_use]
     pub fn nominal_milli(&self) -> u64 {

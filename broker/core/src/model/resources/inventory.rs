@@ -12,7 +12,8 @@ pub(crate) mod wiring;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use comity_types::{ClusterId, Delivery, NodeId, is_printable};
+use comity_policy::DeviceFacts;
+use comity_types::{ClusterId, Delivery, Isolation, NodeId, SharingMode, is_printable};
 use litemap::LiteMap;
 use serde::{Deserialize, Serialize};
 
@@ -88,16 +89,22 @@ impl MigLayout {
 }
 
 impl Sharing {
-    /// The value that policy selectors see as `device.sharing`.
+    /// The mode alone.
     #[must_use]
-    pub fn as_str(&self) -> &'static str {
+    pub const fn mode(&self) -> SharingMode {
         match self {
-            Self::Exclusive => "exclusive",
-            Self::TimeSlicing { .. } => "time-slicing",
-            Self::Mps { .. } => "mps",
-            Self::Mig { .. } => "mig",
-            Self::Fractional { .. } => "fractional",
+            Self::Exclusive => SharingMode::Exclusive,
+            Self::TimeSlicing { .. } => SharingMode::TimeSlicing,
+            Self::Mps { .. } => SharingMode::Mps,
+            Self::Mig { .. } => SharingMode::Mig,
+            Self::Fractional { .. } => SharingMode::Fractional,
         }
+    }
+
+    /// The isolation of a share on such a device.
+    #[must_use]
+    pub const fn isolation(&self) -> Isolation {
+        self.mode().isolation()
     }
 }
 
@@ -179,20 +186,6 @@ const fn is_yes(value: &bool) -> bool {
     *value
 }
 
-/// The brand that NVML would report, derived from the product name: offers contain no brand, and policy needs it to
-/// tell consumer cards from data-centre cards. Names without a known word get the plain brand.
-fn brand(product_name: &str) -> &'static str {
-    const BRANDS: [(&str, &str); 6] = [
-        ("GeForce", "GeForce"),
-        ("TITAN", "Titan"),
-        ("Quadro", "Quadro"),
-        ("Tesla", "Tesla"),
-        ("NVS", "NVS"),
-        ("RTX", "NvidiaRTX"),
-    ];
-    BRANDS.iter().find(|(word, _)| product_name.contains(word)).map_or("Nvidia", |(_, brand)| brand)
-}
-
 impl Offer {
     /// Checks all bounds of the offer. The refusal names `cluster`.
     pub fn check(&self, cluster: &ClusterId) -> Result<(), Refusal> {
@@ -268,17 +261,13 @@ impl Node {
 impl Device {
     /// The attributes that policy selectors see.
     #[must_use]
-    pub fn facts(&self) -> comity_policy::DeviceFacts {
-        comity_policy::DeviceFacts {
-            product_name: self.product_name.clone(),
+    pub fn facts(&self) -> DeviceFacts {
+        DeviceFacts {
             architecture: self.architecture.clone(),
             memory_mib: self.memory_mib,
             cuda_compute_capability: self.cuda_compute_capability.clone(),
             driver_version: self.driver_version.clone(),
-            brand: brand(&self.product_name).to_owned(),
-            sharing: self.sharing.as_str().to_owned(),
-            isolation: self.sharing.isolation().as_str().to_owned(),
-            extra: BTreeMap::new(),
+            ..DeviceFacts::of_product(&self.product_name, self.sharing.mode())
         }
     }
 
@@ -380,18 +369,5 @@ impl Device {
             ));
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::brand;
-
-    #[test]
-    fn brands_separate_consumer_from_data_centre_cards() {
-        assert_eq!(brand("NVIDIA-GeForce-RTX-4090"), "GeForce");
-        assert_eq!(brand("NVIDIA RTX A6000"), "NvidiaRTX");
-        assert_eq!(brand("Tesla-T4"), "Tesla");
-        assert_eq!(brand("NVIDIA-H100-80GB-HBM3"), "Nvidia");
     }
 }

@@ -4,7 +4,8 @@ use comity_policy::LeaseUse;
 use comity_types::{LeaseId, RequestId};
 
 use crate::feasibility::donors::spread::Found;
-use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
+use crate::feasibility::held_capacity::HeldCapacity;
+use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::amounts::Amounts;
 use crate::model::lease::Lease;
@@ -95,7 +96,7 @@ impl<'a> Placed<'a> {
             gpus_milli: part.placement.milli(),
             replaced: false,
         };
-        HeldCapacity { end: self.end, counts, placement: &part.placement }
+        HeldCapacity { end: self.end, counts, placement: &part.placement, lease: None }
     }
 
     /// Takes the parts in `snapshot`.

@@ -2,7 +2,8 @@
 
 use comity_policy::LeaseUse;
 
-use crate::feasibility::snapshot::{HeldCapacity, Snapshot};
+use crate::feasibility::held_capacity::HeldCapacity;
+use crate::feasibility::snapshot::Snapshot;
 use crate::feasibility::verdict::FeasiblePlacement;
 use crate::model::placement::Placement;
 use crate::model::request::Request;
@@ -26,9 +27,7 @@ impl ReservedStart<'_> {
 
     /// Takes the reserved parts in `snapshot`.
     pub(crate) fn take(&self, snapshot: &mut Snapshot<'_>) {
-        for FeasiblePlacement { placement, class, agreement, .. } in &self.start.found {
-            snapshot.take(&self.request.spec, class, agreement.as_deref(), placement);
-        }
+        self.start.found.iter().for_each(|found| snapshot.take_from(self.starts_by, &self.request.spec, found));
     }
 
     /// The reserved parts with their latest end.
@@ -50,7 +49,7 @@ impl ReservedStart<'_> {
                 gpus_milli,
                 replaced: false,
             };
-            HeldCapacity { end, counts, placement }
+            HeldCapacity { end, counts, placement, lease: None }
         })
     }
 }

@@ -21,6 +21,11 @@ impl Transition<'_> {
         records.nonce_key = nonce_key;
     }
 
+    /// Records that a collector has the audit log's records before a number. No watcher depends on it.
+    pub(crate) fn set_audit_exported(&mut self, until: u64) {
+        self.records().audit_exported = until;
+    }
+
     /// Skips [`RECOVERY_GAP`] values of every counter.
     pub(crate) fn skip_counters(&mut self) {
         let records = self.records();

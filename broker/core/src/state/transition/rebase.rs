@@ -52,6 +52,7 @@ impl Transition<'_> {
             term_began,
             // Records of the past keep their times.
             audit: _,
+            audit_exported: _,
             nonce_key: _,
             next_request: _,
             next_lease: _,
@@ -77,7 +78,7 @@ impl Transition<'_> {
         if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _, removed: _ }) = policy {
             shift(applied_at, ms);
         }
-        let Provenance { source, commit: _, departed: _ } = provenance;
+        let Provenance { source, commit: _, began: _, artifact: _, departed: _ } = provenance;
         if let Some(source) = source {
             shift_source(source, ms);
         }
@@ -134,6 +135,7 @@ fn shift_source(source: &mut PolicySource, ms: i64) {
         set_by: _,
         set_at,
         head: _,
+        artifact: _,
         pulled_at,
         failure,
     } = source;
@@ -212,6 +214,8 @@ fn shift_lease(lease: &mut Lease, ms: i64) {
         peering: _,
         gpus: _,
         topology: _,
+        data: _,
+        purpose: _,
         delivery: _,
         class: _,
         institution: _,

@@ -98,6 +98,8 @@ mod tests {
                 gpu_type: None,
             },
             topology: Topology::default(),
+            data: Vec::new(),
+            purpose: String::new(),
             delivery: Delivery::Namespace,
             class,
             institution: InstitutionId::parse("polytechnic", "institution").expect("a label"),

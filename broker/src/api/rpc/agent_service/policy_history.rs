@@ -8,6 +8,7 @@ use comity_core::refusal::Code;
 use comity_core::{Refusal, State};
 use comity_proto::v1;
 use comity_proto::v1::policy_history_part::Part;
+use comity_provenance::limits::{MAX_SHOWN_BYTES, shown_bytes};
 use comity_provenance::{ObjectId, ObjectKind, PolicyFolder, StoreError, visit_objects};
 use futures::Stream;
 use tokio::sync::mpsc;
@@ -18,12 +19,20 @@ use super::AgentHandlers;
 use crate::api::authorize::Rpc;
 use crate::api::caller_life::CallerLife;
 use crate::api::rpc_error::RpcError;
+use crate::api::shares::caller_slots::{CallLimits, CallerSlot};
 use crate::context::Context;
 use crate::group::Consistency;
-use crate::policy_source::{Branch, ObjectDatabase, PULL_DEADLINE, PullError, Repository, objects_with};
+use crate::policy_source::{Branch, ObjectDatabase, PULL_DEADLINE, PullError, Repository, Wanted, objects_with};
 
-/// Bytes of all objects of one answer, as of one fetch.
-const MAX_HISTORY_BYTES: usize = 64 << 20;
+/// Histories in memory: each may have [`MAX_SHOWN_BYTES`], until its agent has read it.
+pub(super) static SHOWN_HISTORIES: CallLimits = CallLimits {
+    what: "histories of the policy on their way",
+    per_caller: 1,
+    per_institution: 2,
+    per_broker: 4,
+    caller_remedy: "read it to its end, or end the call",
+    institution_remedy: "wait until one of them is read",
+};
 /// Parts that wait for an agent.
 const PARTS_QUEUE_CAPACITY: usize = 8;
 /// Time in which an agent reads all parts: they are held in memory until then.
@@ -51,7 +60,7 @@ impl AgentHandlers {
         let mut parts = Vec::new();
         let Some(commit) = commit else {
             parts.push(part(Part::Head(v1::PolicyHead::default())));
-            return Ok(send(self.context.clone(), life, parts));
+            return Ok(send(self.context.clone(), life, parts, None));
         };
         let Some(source) = source else {
             let reason = format!("commit {commit} is in force, and its repository is no source of the policy any more");
@@ -59,16 +68,19 @@ impl AgentHandlers {
         };
         let head = v1::PolicyHead { commit: commit.clone(), folder: source.folder.clone() };
         parts.push(part(Part::Head(head)));
-        let (objects, folder, to) = self.open(&source, &commit).await?;
+        let (objects, folder, to) = self.open(&source, &commit, verified).await?;
+        // Whoever waits for a fetch holds no history.
+        let slot = self.histories.take(life.caller(), self.context.hub.policy().as_deref())?;
         let collect = move || collect(&objects, &folder, verified, to);
         parts.extend(self.context.compute_long(&life, "reading the history of the policy", collect).await??);
-        Ok(send(self.context.clone(), life, parts))
+        Ok(send(self.context.clone(), life, parts, Some(slot)))
     }
 
     async fn open(
         &self,
         source: &PolicySource,
         commit: &str,
+        verified: Option<ObjectId>,
     ) -> Result<(ObjectDatabase, PolicyFolder, ObjectId), RpcError> {
         let unusable = |reason: String| RpcError::from(Refusal::new(Code::WrongState, reason, SOURCE_REMEDY));
         let unreadable = |error: PullError| RpcError::from(Refusal::new(Code::WrongState, error.reason, error.remedy));
@@ -77,8 +89,9 @@ impl AgentHandlers {
         let folder = source.folder.parse::<PolicyFolder>().map_err(|error| unusable(error.to_string()))?;
         let to = commit.parse::<ObjectId>().map_err(|error| unusable(error.to_string()))?;
         let access = &self.context.policy_access;
-        let objects = objects_with(access, &repository, &branch, to, PULL_DEADLINE).await.map_err(unreadable)?;
-        Ok((objects, folder, to))
+        let wanted = Wanted { commit: to, verified };
+        let objects = objects_with(access, &repository, &branch, wanted, PULL_DEADLINE).await;
+        Ok((objects.map_err(unreadable)?, folder, to))
     }
 }
 
@@ -101,11 +114,12 @@ fn collect(
     from: Option<ObjectId>,
     to: ObjectId,
 ) -> Result<Vec<v1::PolicyHistoryPart>, RpcError> {
-    let (mut parts, mut bytes) = (Vec::new(), 0);
+    let (mut parts, mut bytes) = (Vec::new(), 0_usize);
+    let too_large = || format!("the commits since then have more than {MAX_SHOWN_BYTES} bytes of policy");
     let mut take = |kind: ObjectKind, content: &[u8]| {
-        bytes += content.len();
-        if bytes > MAX_HISTORY_BYTES {
-            return Err(StoreError::Unreadable(String::new()));
+        bytes = bytes.saturating_add(shown_bytes(content));
+        if bytes > MAX_SHOWN_BYTES {
+            return Err(StoreError::Unreadable(too_large()));
         }
         let kind = match kind {
             ObjectKind::Commit => v1::GitObjectKind::Commit,
@@ -117,9 +131,9 @@ fn collect(
         Ok(())
     };
     let visited = visit_objects(objects, folder, from, to, &mut take);
-    if bytes > MAX_HISTORY_BYTES {
-        let reason = format!("the commits since then have more than {MAX_HISTORY_BYTES} bytes of policy");
-        return Err(RpcError::LimitReached { reason, remedy: "pin a newer commit in the agent's configuration" });
+    if bytes > MAX_SHOWN_BYTES {
+        let remedy = "pin a newer commit in the agent's configuration";
+        return Err(RpcError::LimitReached { reason: too_large(), remedy });
     }
     visited.map_err(|error| {
         let remedy = "check that the repository has the commit that the agent has verified, and run `git fsck` there";
@@ -128,10 +142,16 @@ fn collect(
     Ok(parts)
 }
 
-/// Sends the parts while the caller may have them.
-fn send(context: Context, life: CallerLife, parts: Vec<v1::PolicyHistoryPart>) -> HistoryParts {
+/// Sends the parts while the caller may have them, and holds the slot until then.
+fn send(
+    context: Context,
+    life: CallerLife,
+    parts: Vec<v1::PolicyHistoryPart>,
+    slot: Option<CallerSlot>,
+) -> HistoryParts {
     let (sender, receiver) = mpsc::channel(PARTS_QUEUE_CAPACITY);
     tokio::spawn(async move {
+        let _held = slot;
         let sending = async {
             for part in parts {
                 if sender.send(Ok(part)).await.is_err() {

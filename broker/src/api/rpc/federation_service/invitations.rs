@@ -1,7 +1,7 @@
 //! Lists and revokes open invitations.
 
 use comity_core::command::{RevokeInvite, may_revoke};
-use comity_core::invite::{Invite, invitation_id};
+use comity_core::invite::{InvitationId, Invite};
 use comity_core::{Command, State};
 use comity_proto::v1;
 use tonic::Request;
@@ -32,17 +32,17 @@ impl FederationHandlers {
         request: Request<v1::RevokeInvitationRequest>,
     ) -> Result<v1::RevokeInvitationResponse, RpcError> {
         let caller = self.context.admit(Rpc::RevokeInvitation, &request).await?;
-        let id = request.into_inner().invitation;
+        let id = InvitationId::parse(&request.into_inner().invitation, "invitation")?;
         let command = Command::RevokeInvite(RevokeInvite { id: id.clone() });
         self.context.propose(&caller, command, None).await?.reply?;
-        tracing::info!(id, caller = caller.name(), "invitation revoked");
+        tracing::info!(%id, caller = caller.name(), "invitation revoked");
         Ok(v1::RevokeInvitationResponse {})
     }
 }
 
 fn invitation(secret_sha256: &str, invite: &Invite) -> v1::Invitation {
     v1::Invitation {
-        id: invitation_id(secret_sha256).to_owned(),
+        id: InvitationId::of(secret_sha256).to_string(),
         kind: invite.subject.kind().to_owned(),
         invited: invite.subject.to_string(),
         inviter: invite.inviter.name(),

@@ -10,8 +10,9 @@ use comity_proto::v1;
 use comity_types::{ClusterId, TenantId};
 use tonic::Request;
 
+use super::tenants::tenants_of;
 use super::{RequestHandlers, request_message};
-use crate::api::authorize::{Rpc, roles_of};
+use crate::api::authorize::Rpc;
 use crate::api::caller::Caller;
 use crate::api::caller_life::CallerLife;
 use crate::api::convert::{answer, template};
@@ -33,20 +34,21 @@ pub(super) enum Filled {
 }
 
 impl RequestHandlers {
-    /// The same error; a refusal because of policy, or because no donor could ever serve the request, names templates
-    /// near to it.
+    /// The same error; if policy denies a user's request, the refusal names templates near to it. Agents do not ask from
+    /// templates.
     pub(super) async fn with_alternatives(&self, life: &CallerLife, spec: &RequestSpec, error: RpcError) -> RpcError {
         let RpcError::Refused(refusal) = error else { return error };
         let is_offered_some = |state: &State| {
             let bundle = state.policy.as_ref().map(|record| &record.bundle);
             bundle.is_some_and(|bundle| bundle.templates_offered_to(spec.tenant.as_str()).next().is_some())
         };
-        if !matters(&refusal) || !self.context.group.peek(is_offered_some) {
+        let is_of_user = matches!(life.caller(), Caller::User(..));
+        if refusal.code != Code::PolicyDenied || !is_of_user || !self.context.group.peek(is_offered_some) {
             return refusal.into();
         }
         let (spec, now, refused) = (spec.clone(), self.context.now(), refusal.clone());
         let read = move |state: &State| naming_alternatives(state, &spec, now.max(state.log_time), refused);
-        // The refusal counts more than what could be done instead.
+        // Without time for alternatives, the refusal is sent alone.
         self.context.read_long(life, "looking for templates", read).await.unwrap_or(refusal).into()
     }
 
@@ -92,15 +94,18 @@ impl RequestHandlers {
         let read = |state: &State| Ok((state.policy.as_ref().map(|record| Arc::clone(&record.bundle)), state.revision));
         let (bundle, revision) = self.context.read(message.consistency, read).await?;
         let bundle = bundle.ok_or_else(Refusal::no_policy)?;
-        let tenants = tenants_of(&caller, &bundle, &message.tenant)?;
+        let tenants = tenants_of(&caller, &bundle, &message.tenant)
+            .map_err(|refusal| self.context.with_suggestion(&caller, refusal.into()))?;
         let templates = bundle.templates.values().filter(|template| template.name > after);
         let offered = templates.filter_map(|template| {
             let is_offered = |(tenant, institution): &&(&str, &str)| template.spec.is_offered_to(tenant, institution);
             let offered = tenants.iter().filter(is_offered).take(MAX_TENANTS_NAMED);
             let offered: Vec<String> = offered.map(|(tenant, _)| (*tenant).to_owned()).collect();
-            (!offered.is_empty()).then(|| (template.name.clone(), template::to_proto(template, offered)))
+            (!offered.is_empty()).then_some((template.name.as_str(), (template, offered)))
         });
         let (templates, page) = page.take(offered, revision);
+        let templates = templates.into_iter().map(|(template, offered)| template::to_proto(template, offered));
+        let templates = templates.collect::<Result<_, Refusal>>()?;
         Ok(v1::ListRequestTemplatesResponse { templates, page: Some(page) })
     }
 }
@@ -123,14 +128,10 @@ pub(super) fn naming_alternatives(state: &State, spec: &RequestSpec, now: Timest
 
 /// Fills a request of a tenant from the template that it names.
 fn fill_from(bundle: &Bundle, tenant: &TenantId, spec: v1::RequestSpec) -> Result<v1::RequestSpec, Refusal> {
-    let known = bundle.templates.get(&spec.template);
-    let institution = bundle.institution_of_tenant(tenant.as_str());
-    let is_offered =
-        |institution: &&str| known.is_some_and(|template| template.spec.is_offered_to(tenant.as_str(), institution));
-    match (known, institution.filter(is_offered)) {
-        (Some(template), Some(_)) => template::fill(spec, template),
+    match bundle.templates_offered_to(tenant.as_str()).find(|template| template.name == spec.template) {
+        Some(template) => template::fill(spec, template),
         // Whether others are offered one of this name is none of the caller's business.
-        _ => Err(not_offered(bundle, tenant, &spec.template)),
+        None => Err(not_offered(bundle, tenant, &spec.template)),
     }
 }
 
@@ -148,26 +149,4 @@ fn not_offered(bundle: &Bundle, tenant: &TenantId, name: &str) -> Refusal {
     };
     let reason = format!("tenant {tenant} is offered no request template \"{}\"", comity_types::shorten(name));
     Refusal::new(Code::NotFound, reason, remedy).at("spec.template", name)
-}
-
-/// The tenants for which a caller sees templates, with their institutions: a user's own, those of the institutions that
-/// it operates, all for a maintainer; a cluster's, those of its institution. With `only`, this one of them.
-fn tenants_of<'b>(caller: &Caller, bundle: &'b Bundle, only: &str) -> Result<Vec<(&'b str, &'b str)>, Refusal> {
-    let roles = roles_of(caller, Some(bundle));
-    let own = caller.cluster().and_then(|cluster| bundle.institution_of_cluster(cluster.as_str()));
-    let is_visible = |tenant: &str, institution: &str| {
-        roles.may_view(tenant) || roles.institutions_operated.contains(institution) || own == Some(institution)
-    };
-    let all = bundle.tenants.values().map(|tenant| (tenant.name.as_str(), tenant.spec.institution.as_str()));
-    let visible = all.filter(|(tenant, institution)| is_visible(tenant, institution));
-    let tenants: Vec<(&str, &str)> = visible.clone().filter(|(tenant, _)| only.is_empty() || *tenant == only).collect();
-    if tenants.is_empty() && !only.is_empty() {
-        let refusal = Refusal::not_found("tenant", only, "tenant");
-        let near = nearest(only, visible.map(|(tenant, _)| tenant));
-        return Err(match near {
-            Some(near) => Refusal { remedy: format!("did you mean {near}?"), ..refusal },
-            None => refusal,
-        });
-    }
-    Ok(tenants)
 }

@@ -69,7 +69,7 @@ fn pods_are_warned_at_a_fifth_of_the_term_and_at_five_minutes_if_the_broker_refu
 fn people_renew_the_leases_that_they_requested() {
     let mut snapshot = running(5 * MINUTE);
     let request = snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap();
-    (request.purpose, request.is_submitted_here) = (None, false);
+    (request.note, request.is_submitted_here) = (None, false);
     assert_eq!(renewals(&snapshot), 0);
     assert!(notes_on(&plan(&snapshot), "works")[0].text.contains("comity lease renew lease-1"));
 }
@@ -77,6 +77,6 @@ fn people_renew_the_leases_that_they_requested() {
 #[test]
 fn the_lease_of_a_gpu_request_is_renewed_while_pods_use_it() {
     let mut snapshot = running(5 * MINUTE);
-    snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap().purpose = None;
+    snapshot.requests.as_mut().unwrap().get_mut("req-1").unwrap().note = None;
     assert_eq!(renewals(&snapshot), 1);
 }

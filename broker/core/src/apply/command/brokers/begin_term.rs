@@ -12,7 +12,8 @@ use crate::state::transition::Transition;
 /// Agents do not notice shorter outages, such as an ordinary change of leader.
 pub const SHORTEST_OUTAGE: Millis = Millis::from_secs(2);
 
-/// The first command of every leader. It extends leases, holds, notices and handshake deadlines by the preceding
+/// A new leader's term begins. It is the first command of a group; later leaders propose it before their tasks begin, and
+/// commands of users may come before it, under the preceding key. It extends leases, holds, notices and handshake deadlines by the preceding
 /// outage, because nobody could renew or report during it. The remaining time never exceeds the original length.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BeginTerm {

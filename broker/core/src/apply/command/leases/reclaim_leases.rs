@@ -5,6 +5,8 @@ use comity_types::{LeaseId, LeaseState, RequestId};
 use serde::{Deserialize, Serialize};
 
 use crate::apply::command::clusters::mark_clusters::refresh_suspicion;
+use crate::feasibility::advance_reservations::check_kept::RESERVED;
+use crate::feasibility::reclaim_checks::kept::KeptNeed;
 use crate::feasibility::reclaim_checks::limit;
 use crate::feasibility::reclaim_checks::reclaim_budget::is_limited;
 use crate::feasibility::reclaim_checks::terms::withdrawal_of;
@@ -99,9 +101,18 @@ fn reclaim_lease(transition: &mut Transition<'_>, proposed: &ProposedReclaim) {
     // The request was served, so its count of attempts starts again.
     transition.change_request(request, |request| request.attempts = 0);
     if let Some(by) = proposed.reason.for_request() {
-        let donor = if let ReclaimReason::BorrowedQuota { at, .. } = &proposed.reason { at.clone() } else { donor };
+        let (donor, message) = match &proposed.reason {
+            ReclaimReason::BorrowedQuota { at, .. } => (
+                at.clone(),
+                format!("waiting for quota that others borrow; it is being reclaimed, and the request starts at {at}"),
+            ),
+            _ => {
+                let message = format!("waiting for room at {donor}, where leases are being reclaimed for it");
+                (donor, message)
+            }
+        };
         transition.change_request(by, |request| {
-            request.message = format!("waiting for room at {donor}, where leases are being reclaimed for it");
+            request.message = message;
             request.room_at = Some(donor);
         });
     }
@@ -119,6 +130,10 @@ fn documents_behind(state: &State, proposed: &ProposedReclaim) -> Vec<DocRef> {
     let mut documents = match &proposed.reason {
         ReclaimReason::PolicyChanged { code, .. } if code == limit::CODE => {
             terms.map(|terms| terms.cite("maxLentGpus")).into_iter().collect()
+        }
+        ReclaimReason::PolicyChanged { code, .. } if code == RESERVED => {
+            let need = KeptNeed::of(state, &lease.placement.donor, state.log_time);
+            need.map_or_else(Vec::new, |need| need.documents())
         }
         ReclaimReason::PolicyChanged { .. } => {
             withdrawal_of(state, lease, state.log_time).map_or_else(Vec::new, |found| found.denial.by)

@@ -30,8 +30,10 @@ pub struct RecordPull {
     pub judged_by: Option<String>,
     /// Hash of the bundle by which the head was judged.
     pub bundle_hash: String,
-    /// The head; `None` if the repository could not be read.
+    /// The head; `None` if the source could not be read, or is a directory without Git.
     pub head: Option<String>,
+    /// The digest of the artifact; `None` if the source could not be read, or is no registry.
+    pub artifact: Option<String>,
     /// What came of it.
     pub outcome: PullOutcome,
 }
@@ -82,14 +84,22 @@ impl RecordPull {
             return Err(Refusal::new(Code::PolicyChanged, reason, "judge it again"));
         }
         source.head.clone_from(&self.head);
+        source.artifact = self.artifact.as_deref().map(shorten);
         source.pulled_at = Some(transition.now());
         let mut changed = false;
         match &self.outcome {
-            PullOutcome::InForce => source.failure = None,
+            PullOutcome::InForce => {
+                source.failure = None;
+                provenance.artifact.clone_from(&source.artifact);
+            }
             PullOutcome::Accepted { source: files, departed } => {
                 source.failure = None;
+                provenance.artifact.clone_from(&source.artifact);
                 check_broker_operators(in_force, files)?;
                 provenance.departed.clone_from(departed);
+                if provenance.commit.is_none() || self.head.is_none() {
+                    provenance.began.clone_from(&self.head);
+                }
                 provenance.commit.clone_from(&self.head);
                 let command = ApplyPolicy { source: files.clone(), force: false, expected_hash: None };
                 changed = command.apply(transition)? == ReplyBody::Policy { changed: true };
@@ -101,7 +111,11 @@ impl RecordPull {
                     Some(held) if held.code == code && held.commit == commit && held.reason == reason => held.since,
                     _ => {
                         let subject = Subject::new("policy-source", format!("{} {}", self.repository, self.branch));
-                        let cause = format!("commit {commit}: {code}");
+                        let cause = match &source.artifact {
+                            _ if !commit.is_empty() => format!("commit {commit}: {code}"),
+                            Some(artifact) => format!("artifact {artifact}: {code}"),
+                            None => code.clone(),
+                        };
                         transition.audit(Act { cause, ..Act::new("policy-pull-failed", subject) });
                         transition.now()
                     }
@@ -122,7 +136,7 @@ fn check_broker_operators(in_force: Option<&PolicyRecord>, files: &BundleSource)
     let Ok(bundle) = Bundle::compile_replicated(files) else { return Ok(()) };
     let before = &record.bundle.federation.spec.broker_operators;
     let Some(added) = bundle.federation.spec.broker_operators.difference(before).next() else { return Ok(()) };
-    let reason = format!("an unsigned commit may not make {added} a broker operator");
+    let reason = format!("an unsigned policy may not make {added} a broker operator");
     let remedy = "set `signatures.required` in the Federation document, or let a broker operator apply the bundle";
     Err(Refusal::new(Code::PermissionDenied, reason, remedy).at("Federation.spec.brokerOperators", added))
 }

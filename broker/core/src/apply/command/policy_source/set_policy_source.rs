@@ -12,7 +12,7 @@ use crate::state::transition::Transition;
 /// Sets or replaces the source. The bundle in force stays until a commit of the source comes into force.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetPolicySource {
-    /// An `https://` URL without credentials, or an absolute path on each broker's machine.
+    /// An `https://`, `ssh://` or `oci://` address without a password, or an absolute path on each broker's machine.
     pub repository: String,
     /// The branch, without `refs/heads/`.
     pub branch: String,
@@ -41,11 +41,12 @@ impl SetPolicySource {
             set_by: transition.actor().name(),
             set_at: transition.now(),
             head: None,
+            artifact: None,
             pulled_at: None,
             failure: None,
         });
         if self.new_history {
-            provenance.commit = None;
+            (provenance.commit, provenance.began) = (None, None);
         }
         transition.set_provenance(provenance);
         Ok(ReplyBody::Done)

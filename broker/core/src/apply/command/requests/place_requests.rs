@@ -151,6 +151,8 @@ fn make_lease(
         agreement: grant.agreement,
         gpus: GpuDemand { count, ..spec.gpus },
         topology: spec.topology,
+        data: spec.data,
+        purpose: spec.purpose,
         delivery: spec.delivery,
         term: spec.duration,
         state: if shaking { LeaseState::Connecting } else { LeaseState::Placed },

@@ -5,8 +5,8 @@ use comity_types::{Delivery, is_dns_label, is_dns_subdomain, is_printable};
 use crate::model::data;
 use crate::model::demand::{DeviceChoice, GpuDemand, RequestSpec, Share};
 use crate::model::limits::{
-    MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_PURPOSE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST,
-    MIN_LEASE_MS, MIN_RELEASE_IDLE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
+    MAX_AMOUNT, MAX_DONOR_LIST, MAX_LEASE_MS, MAX_NOTE_BYTES, MAX_SELECTOR_BYTES, MAX_SHARES_PER_REQUEST, MIN_LEASE_MS,
+    MIN_RELEASE_IDLE_MS, MIN_SHARE_MILLI, WHOLE_MILLI,
 };
 use crate::model::refusal::Refusal;
 use crate::model::time::Millis;
@@ -28,7 +28,8 @@ impl RequestSpec {
         self.check_donor_lists()?;
         self.check_target_namespace()?;
         self.check_checkpoint_secret()?;
-        self.check_purpose()
+        self.check_purpose()?;
+        self.check_note()
     }
 
     /// Only gangs may spread over donors, and nothing may connect their members across donors.
@@ -115,14 +116,24 @@ impl RequestSpec {
         Ok(())
     }
 
+    /// Whether the federation knows the purpose, policy says.
     fn check_purpose(&self) -> Result<(), Refusal> {
-        if !is_printable(&self.purpose) {
-            let remedy = "write plain text on one line; others read it in their terminals";
-            return Err(Refusal::invalid("spec.purpose", &self.purpose, "has control or invisible characters", remedy));
+        if self.purpose.is_empty() || is_dns_label(&self.purpose) {
+            return Ok(());
         }
-        if self.purpose.len() > MAX_PURPOSE_BYTES {
-            let remedy = format!("use at most {MAX_PURPOSE_BYTES} bytes");
-            return Err(Refusal::invalid("spec.purpose", &self.purpose, "is too long", remedy));
+        let remedy =
+            "name a purpose that the Federation document declares, as in research; free text goes into the note";
+        Err(Refusal::invalid("spec.purpose", &self.purpose, "is not the name of a purpose", remedy))
+    }
+
+    fn check_note(&self) -> Result<(), Refusal> {
+        if !is_printable(&self.note) {
+            let remedy = "write plain text on one line; others read it in their terminals";
+            return Err(Refusal::invalid("spec.note", &self.note, "has control or invisible characters", remedy));
+        }
+        if self.note.len() > MAX_NOTE_BYTES {
+            let remedy = format!("use at most {MAX_NOTE_BYTES} bytes");
+            return Err(Refusal::invalid("spec.note", &self.note, "is too long", remedy));
         }
         Ok(())
     }

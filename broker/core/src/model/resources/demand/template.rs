@@ -5,16 +5,14 @@ use comity_policy::{
 };
 use comity_types::{ClassName, ClusterId, Delivery, PriorityName, TemplateName, TenantId};
 
-use crate::model::data::DataNeed;
 use crate::model::demand::{
     DeviceChoice, GpuDemand, Isolation, Members, Numa, NvLink, Preemptible, RequestSpec, Share, Topology,
 };
 use crate::model::refusal::Refusal;
 use crate::model::time::Millis;
 
-/// The request of a tenant that sets nothing but what the template leaves to it: the tenant, the origin, and the
-/// namespace there. Fields that the template leaves open have the defaults of a request file: one whole GPU, and the
-/// delivery `namespace`.
+/// The request of a tenant that sets nothing but tenant and origin. Fields that the template leaves open have the defaults
+/// of [`RequestSpec::new`], and the GPUs those of [`gpus_of_template`].
 ///
 /// # Errors
 /// A name of the template is not one of a class or priority class; a valid bundle has none.
@@ -22,40 +20,34 @@ pub fn of_template(
     template: &Document<RequestTemplate>,
     tenant: TenantId,
     origin: ClusterId,
-    target_namespace: String,
 ) -> Result<RequestSpec, Refusal> {
     let request = &template.spec.request;
     let priority = request.priority.as_ref();
     Ok(RequestSpec {
-        tenant,
-        origin,
-        gpus: gpus(template)?,
-        topology: topology(request.topology),
+        topology: request.topology.into(),
         members: request.members.map(|members| Members { min: members.min, desired: members.desired }),
         spread_donors: request.spread_donors,
-        data: request.data.iter().map(|data| DataNeed { dataset: data.dataset.clone(), mib: data.mib }).collect(),
+        data: request.data.clone(),
+        purpose: request.purpose.clone().unwrap_or_default(),
         duration: Millis(request.duration_ms.unwrap_or(0)),
-        allow_donors: Vec::new(),
-        deny_donors: Vec::new(),
         delivery: request.delivery.unwrap_or(Delivery::Namespace),
-        target_namespace,
-        purpose: String::new(),
         priority: priority.map(|name| PriorityName::parse(name, "spec.priority")).transpose()?,
-        not_before: None,
-        start_by: None,
         preemptible: request.preemptible.map(|terms| Preemptible {
             grace: Millis(terms.grace_ms),
             checkpoint: terms.checkpoint,
             same_gpu_type: terms.same_gpu_type,
         }),
         release_idle: request.release_idle_ms.map(Millis),
-        checkpoint_secret: None,
         template: Some(TemplateName::parse(&template.name, "spec.template")?),
-        submitted_by: String::new(),
+        ..RequestSpec::new(tenant, origin, gpus_of_template(template)?)
     })
 }
 
-fn gpus(template: &Document<RequestTemplate>) -> Result<GpuDemand, Refusal> {
+/// The GPUs that a template describes: one whole GPU if it sets no amount.
+///
+/// # Errors
+/// The name of its class is not one; a valid bundle has no such name.
+pub fn gpus_of_template(template: &Document<RequestTemplate>) -> Result<GpuDemand, Refusal> {
     let gpus = &template.spec.request.gpus;
     Ok(GpuDemand {
         devices: match &gpus.devices {
@@ -80,18 +72,20 @@ fn gpus(template: &Document<RequestTemplate>) -> Result<GpuDemand, Refusal> {
     })
 }
 
-fn topology(topology: TemplateTopology) -> Topology {
-    Topology {
-        same_node: topology.same_node,
-        whole_node: topology.whole_node,
-        nvlink: match topology.nvlink {
-            None => NvLink::None,
-            Some(TemplateNvLink::Preferred) => NvLink::Preferred,
-            Some(TemplateNvLink::Required) => NvLink::Required,
-        },
-        numa: if topology.numa_aligned { Numa::Aligned } else { Numa::None },
-        rdma_gbits: topology.rdma_gbits,
-        spread_nodes: topology.spread_nodes,
+impl From<TemplateTopology> for Topology {
+    fn from(topology: TemplateTopology) -> Self {
+        Self {
+            same_node: topology.same_node,
+            whole_node: topology.whole_node,
+            nvlink: match topology.nvlink {
+                None => NvLink::None,
+                Some(TemplateNvLink::Preferred) => NvLink::Preferred,
+                Some(TemplateNvLink::Required) => NvLink::Required,
+            },
+            numa: if topology.numa_aligned { Numa::Aligned } else { Numa::None },
+            rdma_gbits: topology.rdma_gbits,
+            spread_nodes: topology.spread_nodes,
+        }
     }
 }
 
@@ -107,7 +101,6 @@ mod tests {
         assert_eq!(of_templates::MIN_TEMPLATE_SHARE_MILLI, limits::MIN_SHARE_MILLI);
         assert_eq!(of_templates::MAX_TEMPLATE_AMOUNT, limits::MAX_AMOUNT);
         assert_eq!(of_templates::MAX_TEMPLATE_RDMA_GBITS, limits::MAX_RDMA_GBITS);
-        assert_eq!(of_templates::MAX_TEMPLATE_DATASETS, limits::MAX_DATASETS_PER_REQUEST);
         assert_eq!(of_templates::MIN_TEMPLATE_LEASE_MS, limits::MIN_LEASE_MS);
         assert_eq!(of_templates::MAX_TEMPLATE_LEASE_MS, limits::MAX_LEASE_MS);
         assert_eq!(of_templates::MIN_IDLE_RELEASE_MS, limits::MIN_RELEASE_IDLE_MS);

@@ -10,8 +10,8 @@ use crate::image::{self, FolderImage};
 
 /// Name of the image.
 pub const CANARY_IMAGE: &str = "comity.local/canary:1";
-const CONTAINERFILE: &str = include_str!("../../../deploy/images/canary/Containerfile");
-const LOOK: &str = include_str!("../../../deploy/images/canary/look");
+const CONTAINERFILE: &str = include_str!("../../../../deploy/images/canary/Containerfile");
+const LOOK: &str = include_str!("../../../../deploy/images/canary/look");
 /// Debian's static busybox.
 const BUSYBOX: &str = "/usr/bin/busybox";
 /// Its names for what the canary's script runs.
