@@ -6,8 +6,9 @@ mod learnt_brokers;
 mod renewal;
 
 use std::future::Future;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, UNIX_EPOCH};
 
 use comity_proto::v1;
@@ -23,7 +24,7 @@ use crate::clock::now_ms;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::global_args::GlobalArgs;
-use crate::output::{Answer, Format, Page, TableWidth, write_stdout};
+use crate::output::{Answer, Format, Page, TableWidth, note, write_stdout};
 
 /// Limit of one call, connecting included; a change of the leader takes far less.
 const CALL_LIMIT: Duration = Duration::from_secs(20);
@@ -47,6 +48,8 @@ pub struct Session {
     presented: OnceLock<PresentedIdentity>,
     /// The brokers that this run knows, if a context names them.
     known: OnceLock<ContextBrokers>,
+    /// Passed once this run looked who may read the private key.
+    key_checked: Once,
 }
 
 /// The context that gives what neither a flag nor the environment gives.
@@ -85,6 +88,7 @@ impl Session {
             stale: args.stale,
             presented: OnceLock::new(),
             known: OnceLock::new(),
+            key_checked: Once::new(),
         }
     }
 
@@ -101,6 +105,7 @@ impl Session {
             stale: false,
             presented: OnceLock::new(),
             known: OnceLock::new(),
+            key_checked: Once::new(),
         }
     }
 
@@ -227,6 +232,11 @@ impl Session {
     pub fn tls(&self) -> Result<ClientTls, Failure> {
         let directory = self.identity_dir()?;
         let (source, roots) = open_identity(&directory)?;
+        self.key_checked.call_once(|| {
+            if let Some(warning) = warn_of_shared_key(&directory) {
+                note(&warning);
+            }
+        });
         tracing::debug!(target: CALLS_TARGET, caller = %source.current().id(), identity = %directory.path().display());
         if self.identity.is_none() {
             // A second call opens the same identity.
@@ -321,6 +331,14 @@ pub fn idempotency_key(given: Option<&str>) -> String {
     given.map_or_else(|| format!("cli-{}", SystemEntropy.unique_hex()), str::to_owned)
 }
 
+/// A warning if other users of this machine may read the private key.
+fn warn_of_shared_key(directory: &IdentityDir) -> Option<String> {
+    let key = directory.key_file();
+    let mode = std::fs::metadata(&key).ok()?.permissions().mode();
+    let key = key.display();
+    (mode & 0o077 != 0).then(|| format!("warning: other users of this machine may use {key}: run 'chmod 600 {key}'"))
+}
+
 /// Opens the identity in a directory.
 fn open_identity(directory: &IdentityDir) -> Result<(IdentitySource, Roots), Failure> {
     const FIELD: &str = "--identity (COMITY_IDENTITY)";
@@ -360,6 +378,19 @@ mod tests {
         assert_eq!(all_pages(pages).await, Ok((vec![0, 1, 2, 3], 7)));
         let endless = |_| async { Ok((vec![0], Some(v1::PageInfo { next_token: "on".to_owned(), revision: 1 }))) };
         assert_eq!(all_pages(endless).await.expect_err("endless").code, "too-much");
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_is_warned_of() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let directory = IdentityDir::new(dir.path());
+        assert_eq!(warn_of_shared_key(&directory), None, "another message says that it is missing");
+        std::fs::write(directory.key_file(), "").expect("written");
+        for (mode, warned) in [(0o600, false), (0o400, false), (0o640, true), (0o604, true)] {
+            std::fs::set_permissions(directory.key_file(), std::fs::Permissions::from_mode(mode)).expect("set");
+            let warning = warn_of_shared_key(&directory);
+            assert_eq!(warning.is_some_and(|text| text.contains("chmod 600")), warned, "{mode:o}");
+        }
     }
 
     #[test]

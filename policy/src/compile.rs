@@ -11,7 +11,7 @@ use crate::bundle::{Bundle, index_agreements, index_reservations};
 use crate::documents::QuotaSubject;
 use crate::limits::{MAX_BUNDLE_BYTES, MAX_DOCUMENTS, MAX_FILE_BYTES, MAX_FILES};
 use crate::problem::{Place, Problem, ProblemCode, Problems, render_problems, shorten};
-use crate::reading::yaml::{ParsedDocument, parse_documents};
+use crate::reading::yaml::{Node, ParsedDocument, Value, parse_documents};
 use crate::roles::Roles;
 use crate::source::{BundleSource, SourceFile};
 
@@ -100,19 +100,30 @@ fn compile(mut source: BundleSource, zones: ZoneSource) -> Result<Bundle, Vec<Pr
         }
         let mut draft = Draft::default();
         let mut count = 0;
-        'files: for (index, file) in source.files.iter().enumerate() {
+        for (index, file) in source.files.iter().enumerate() {
             for document in parse_documents(index, &file.text, &mut problems) {
                 count += 1;
                 if count > MAX_DOCUMENTS {
+                    // What else is wrong is not known: references may lead to what was not read.
+                    let mut problems = Problems::new(&source.files);
                     let message = format!("the bundle has more than {MAX_DOCUMENTS} documents");
                     problems.whole(&file.path, ProblemCode::TooLarge, message, "is this the right directory?");
-                    break 'files;
+                    return Err(problems.into_sorted());
                 }
                 match document {
-                    ParsedDocument::Valid(node) => read_document(&node, &mut draft, &mut problems),
+                    ParsedDocument::Valid(node) => {
+                        if zones == ZoneSource::LookUp {
+                            refuse_escaped_secrets(&file.text, &node, &mut problems);
+                        }
+                        read_document(&node, &mut draft, &mut problems);
+                    }
                     ParsedDocument::Invalid { kind, name } => draft.record_invalid(kind.as_deref(), name),
                 }
             }
+        }
+        if problems.has(ProblemCode::Secret) {
+            // The lines that others show may have it.
+            return Err(problems.into_sorted().into_iter().filter(|it| it.code == ProblemCode::Secret).collect());
         }
         cross_check::check(&draft, &mut problems);
         let zones = resolve_zones(&draft.zones, &source.zones, zones, &mut problems);
@@ -175,11 +186,30 @@ fn check_files(source: &BundleSource, problems: &mut Problems<'_>) {
 fn refuse_secrets(source: &BundleSource, problems: &mut Problems<'_>) {
     for (index, file) in source.files.iter().enumerate() {
         if let Some((line, noun)) = find_secret(&file.text) {
-            let place = Place { file: index, line: u32::try_from(line).unwrap_or(u32::MAX), column: 1, width: 1 };
-            let message = format!("the line has {noun}, and everybody who may read the policy reads it");
-            problems.at(place, ProblemCode::Secret, message, "delete it, and replace it wherever it is valid");
+            let line = u32::try_from(line).unwrap_or(u32::MAX);
+            report_secret(Place { file: index, line, column: 1, width: 1 }, noun, problems);
         }
     }
+}
+
+/// What looks like a secret once the escapes of YAML are read, or its folded lines joined. `source` is the file's text.
+fn refuse_escaped_secrets(source: &str, node: &Node, problems: &mut Problems<'_>) {
+    match &node.value {
+        Value::Scalar { text, byte_start, .. } => {
+            let written = source.get(*byte_start..).unwrap_or_default();
+            let is_as_written = [0, 1].iter().any(|quote| written.get(*quote..).is_some_and(|it| it.starts_with(text)));
+            if !is_as_written && let Some((_, noun)) = find_secret(text) {
+                report_secret(node.place, noun, problems);
+            }
+        }
+        Value::List(nodes) => nodes.iter().for_each(|node| refuse_escaped_secrets(source, node, problems)),
+        Value::Map(entries) => entries.iter().for_each(|(_, _, node)| refuse_escaped_secrets(source, node, problems)),
+    }
+}
+
+fn report_secret(place: Place, noun: &str, problems: &mut Problems<'_>) {
+    let message = format!("the line has {noun}, and everybody who may read the policy reads it");
+    problems.at(place, ProblemCode::Secret, message, "delete it, and replace it wherever it is valid");
 }
 
 /// Line and column, from 1, of the first character that is neither shown nor the end of a line.

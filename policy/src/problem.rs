@@ -5,8 +5,11 @@ use std::fmt;
 use comity_types::redact_secrets;
 use serde::{Deserialize, Serialize};
 
+use crate::limits::MAX_PROBLEMS;
+
 pub use code::ProblemCode;
 pub(crate) use collector::Problems;
+use excerpt::Snippet;
 pub(crate) use excerpt::{shorten, shorten_to};
 pub(crate) use place::{Place, to_u32};
 pub use suggest::nearest;
@@ -51,7 +54,11 @@ impl Problem {
         message: &str,
         remedy: &str,
     ) -> Self {
-        let snippet = excerpt::snippet(text, place.line, place.column);
+        let snippet = match code {
+            // Only a part of what is secret in the line may be recognised.
+            ProblemCode::Secret => Snippet { line: "[redacted]".to_owned(), ..Snippet::default() },
+            _ => excerpt::snippet(text, place.line, place.column),
+        };
         Self {
             file: file.to_owned(),
             line: place.line,
@@ -105,6 +112,7 @@ pub fn render_problems(problems: &[Problem]) -> String {
     files.sort_unstable();
     files.dedup();
     let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
-    text.push_str(&format!("{} in {}\n", plural(problems.len(), "problem"), plural(files.len(), "file")));
+    let first = if problems.len() >= MAX_PROBLEMS { "the first " } else { "" };
+    text.push_str(&format!("{first}{} in {}\n", plural(problems.len(), "problem"), plural(files.len(), "file")));
     text
 }

@@ -453,7 +453,7 @@ mod tests {
             anchor: Some(Arc::new(PolicyAnchor {
                 commit,
                 folder: Default::default(),
-                departed: BTreeSet::new(),
+                taken_names: BTreeSet::new(),
                 pinned,
             })),
             ..SignedPolicy::default()

@@ -52,8 +52,8 @@ pub(crate) async fn policy_at_start(
             Ok(Some(kept)) if kept.pinned == Some(pinned) && kept.folder == settings.folder => Some(kept),
             // The pin replaces whatever was kept.
             Ok(_) | Err(AnchorError::Unreadable(_)) => {
-                let (folder, departed) = (settings.folder.clone(), Default::default());
-                let anchor = PolicyAnchor { commit: pinned, folder, departed, pinned: Some(pinned) };
+                let (folder, taken_names) = (settings.folder.clone(), Default::default());
+                let anchor = PolicyAnchor { commit: pinned, folder, taken_names, pinned: Some(pinned) };
                 policy_anchor::keep(store, &anchor).await?;
                 tracing::info!(commit = %pinned, "new leases need a policy that descends from the pinned commit");
                 Some(anchor)

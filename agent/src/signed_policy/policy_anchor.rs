@@ -26,8 +26,8 @@ pub(crate) struct PolicyAnchor {
     pub(crate) commit: ObjectId,
     /// Folder of the repository that has the policy. No signature names it, so it never changes.
     pub(crate) folder: PolicyFolder,
-    /// Institutions that left the federation since the first trusted commit.
-    pub(crate) departed: BTreeSet<String>,
+    /// Names of institutions that left the federation since the first trusted commit.
+    pub(crate) taken_names: BTreeSet<String>,
     /// The commit that the configuration pinned; `None` for trust on first use.
     pub(crate) pinned: Option<ObjectId>,
 }

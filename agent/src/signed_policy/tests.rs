@@ -22,7 +22,7 @@ fn trusting(repository: &SignedRepository) -> KnownPolicy {
     let anchor = PolicyAnchor {
         commit: repository.head(),
         folder: "policy".parse().unwrap(),
-        departed: Default::default(),
+        taken_names: Default::default(),
         pinned: Some(repository.head()),
     };
     KnownPolicy { anchor: Some(Arc::new(anchor)), bundle: None }
@@ -77,7 +77,11 @@ fn only_the_verified_policy_says_that_signatures_are_no_longer_required() {
     let claimed = repository.commit(Some("poly"), "no more signatures");
     let (after, finding) = judged(&repository, &known, claimed);
     assert!(matches!(finding, PolicyFinding::Refused(_)) && after.bundle.is_some());
-    let decided = repository.commit(Some("ingrid"), &format!("Approve\n\nApproves: {claimed}"));
+    let approve = |who| repository.commit(Some(who), &format!("Approve\n\nApproves: {claimed}"));
+    let by_maintainers = approve("ingrid");
+    let (_, finding) = judged(&repository, &known, by_maintainers);
+    assert!(matches!(finding, PolicyFinding::Refused(reason) if reason.contains("institution `centre`")));
+    let decided = approve("centre");
     let (after, finding) = judged(&repository, &known, decided);
     assert_eq!(finding, PolicyFinding::Verified);
     let signed = SignedPolicy { anchor: after.anchor, bundle: after.bundle, ..SignedPolicy::default() };

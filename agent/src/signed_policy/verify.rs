@@ -60,8 +60,8 @@ fn first_use(shown: &ShownHistory) -> (KnownPolicy, PolicyFinding) {
     if !bundle.federation.spec.signatures.required {
         return (KnownPolicy::default(), PolicyFinding::NotSigned);
     }
-    let (folder, departed) = (folder.clone(), Default::default());
-    let anchor = PolicyAnchor { commit: *head, folder, departed, pinned: None };
+    let (folder, taken_names) = (folder.clone(), Default::default());
+    let anchor = PolicyAnchor { commit: *head, folder, taken_names, pinned: None };
     (KnownPolicy { anchor: Some(Arc::new(anchor)), bundle: Some(Arc::new(bundle)) }, PolicyFinding::Verified)
 }
 
@@ -97,12 +97,13 @@ fn go_on(
     }
     known.bundle = Some(Arc::clone(&bundle));
     // Branches may have been open before this cluster joined, and only brokers know when the history began.
-    let in_force = InForce { bundle: &bundle, commit: Some(anchor.commit), began: None, departed: &anchor.departed };
+    let in_force =
+        InForce { bundle: &bundle, commit: Some(anchor.commit), began: None, taken_names: &anchor.taken_names };
     match judge_within(objects, folder, &in_force, *head, now_ms, MAX_JUDGED_BYTES) {
         Ok(Verdict::Unchanged) => (known, PolicyFinding::Verified),
         Ok(Verdict::Accepted(accepted)) => {
-            let (commit, departed) = (accepted.commit, accepted.departed);
-            let next = PolicyAnchor { commit, departed, ..anchor.clone() };
+            let (commit, taken_names) = (accepted.commit, accepted.taken_names);
+            let next = PolicyAnchor { commit, taken_names, ..anchor.clone() };
             (
                 KnownPolicy { anchor: Some(Arc::new(next)), bundle: Some(Arc::new(accepted.bundle)) },
                 PolicyFinding::Verified,

@@ -391,8 +391,7 @@ impl Derived {
         let class = request.spec.priority.as_ref().map(PriorityName::as_str);
         let value = policy.map_or(0, |record| record.bundle.priority_value(class));
         self.queue.note(id, request, value);
-        let due = if request.early { request.spec.not_before } else { request.spec.start_by };
-        self.timers.set(Due::Request(id), due.filter(|_| queued));
+        self.timers.set(Due::Request(id), request.due());
     }
 
     pub(crate) fn note_lease(&mut self, id: LeaseId, lease: &Lease) {

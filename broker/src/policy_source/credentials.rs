@@ -24,20 +24,33 @@ pub(super) fn authorization(file: &Path, host: &str, port: u16) -> Result<Option
     private_files::check(file).map_err(|error| failed(&error))?;
     let bytes = atomic_file::read_bounded(file, MAX_CREDENTIALS_BYTES).map_err(|error| failed(&error))?;
     let text = Secret::new(String::from_utf8(bytes).map_err(|_| failed(&"it is not text"))?);
-    let found = text.expose().lines().find_map(|line| credentials_for(line.trim(), host, port));
+    let lines = || text.expose().lines().map(str::trim);
+    let found = lines().find_map(|line| credentials_for(line, host, port));
+    if found.is_none()
+        && let Some(number) =
+            lines().position(|line| !line.is_empty() && !line.starts_with('#') && read(line).is_none())
+    {
+        let reason = format!("line {} of --policy-credentials is no https://USER:TOKEN@HOST", number + 1);
+        return Err(PullError::new(reason, CREDENTIALS_REMEDY));
+    }
     Ok(found.map(|user| Secret::new(format!("Basic {}", STANDARD.encode(user.expose())))))
 }
 
 /// `USER:TOKEN` of a line, if it is for this server.
 fn credentials_for(line: &str, host: &str, port: u16) -> Option<SecretString> {
-    let (user, server) = line.strip_prefix("https://")?.rsplit_once('@')?;
-    let server = server.split('/').next()?;
-    let authority: http::uri::Authority = server.parse().ok()?;
+    let (authority, credentials) = read(line)?;
     let is_this = authority.host().eq_ignore_ascii_case(host) && authority.port_u16().unwrap_or(443) == port;
+    is_this.then_some(credentials)
+}
+
+/// The server of a line, and `USER:TOKEN`.
+fn read(line: &str) -> Option<(http::uri::Authority, SecretString)> {
+    let (user, server) = line.strip_prefix("https://")?.rsplit_once('@')?;
+    let authority = server.split('/').next()?.parse().ok()?;
     let (name, token) = user.split_once(':')?;
     let decode = |text: &str| percent_decode(text).map(Secret::new);
     let (name, token) = (decode(name)?, decode(token)?);
-    is_this.then(|| Secret::new(format!("{}:{}", name.expose(), token.expose())))
+    Some((authority, Secret::new(format!("{}:{}", name.expose(), token.expose()))))
 }
 
 /// Git keeps characters such as `@` as `%40`.
@@ -76,6 +89,10 @@ mod tests {
         assert_eq!(of("git.example", 443), None);
         assert_eq!(of("evil.example", 8443), None);
         assert_eq!(of("git.example.evil.example", 8443), None);
+        atomic_file::write(&file, b"https://bot:p@git.example\nbot:geheim\n", atomic_file::PRIVATE).unwrap();
+        assert!(of("git.example", 443).is_some());
+        let refused = authorization(&file, "other.example", 443).unwrap_err().to_string();
+        assert!(refused.contains("line 2 of --policy-credentials") && !refused.contains("geheim"), "{refused}");
     }
 
     #[test]

@@ -18,7 +18,8 @@ use tokio_rustls::TlsConnector;
 use crate::policy_source::address_text::{HTTP_PORT, HTTPS_PORT, host_name};
 use crate::policy_source::pull_error::{PullError, REACH};
 
-pub(super) const TRUST: &str = "give the server's authority with --policy-ca on each broker";
+pub(super) const TRUST: &str = "give --policy-ca on each broker the authority that issued the server's certificate; a certificate of an \
+     authority cannot be the server's own";
 
 const LOOPBACK: &str = "write 127.0.0.1 or [::1] in the address, or use a registry with TLS: oci://HOST/NAME:TAG";
 

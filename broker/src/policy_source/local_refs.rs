@@ -58,18 +58,26 @@ impl LocalRepository {
         self.common.join("objects")
     }
 
+    /// A file of the repository, which does not lead out of it.
+    fn read_own(&self, name: &str) -> Result<Option<String>, PullError> {
+        let path = self.common.join(name);
+        match (fs::canonicalize(&path), fs::canonicalize(&self.common)) {
+            (Ok(file), Ok(common)) if file.starts_with(&common) => read(&file),
+            (Ok(_), Ok(_)) => {
+                let reason = format!("{} is a link that leads out of the repository", path.display());
+                Err(PullError::new(reason, DIRECTORY_REMEDY))
+            }
+            _ => read(&path),
+        }
+    }
+
     /// The head of a branch. A linked work tree of a repository without the branch has the commit that is checked out.
     pub(super) fn head(&self, branch: &Branch) -> Result<ObjectId, PullError> {
         let full = branch.full();
-        let parsed = |text: &str| {
-            text.trim()
-                .parse()
-                .map_err(|error| PullError::saying("the branch cannot be read", &error, DIRECTORY_REMEDY))
-        };
-        if let Some(text) = read(&self.common.join(&full))? {
-            return parsed(&text);
+        if let Some(text) = self.read_own(&full)? {
+            return parsed(&full, &text);
         }
-        let packed = read(&self.common.join("packed-refs"))?.unwrap_or_default();
+        let packed = self.read_own("packed-refs")?.unwrap_or_default();
         let found = packed.lines().find_map(|line| {
             let (id, name) = line.split_once(' ')?;
             (name == full).then(|| id.parse().ok())?
@@ -79,12 +87,18 @@ impl LocalRepository {
         }
         match &self.linked {
             Some(linked) => match read(&linked.join("HEAD"))? {
-                Some(text) if !text.starts_with("ref:") => parsed(&text),
+                Some(text) if !text.starts_with("ref:") => parsed("HEAD", &text),
                 _ => Err(no_branch(branch)),
             },
             None => Err(no_branch(branch)),
         }
     }
+}
+
+/// Shows nothing of the text: whoever writes the repository must not learn what a link leads to.
+fn parsed(name: &str, text: &str) -> Result<ObjectId, PullError> {
+    let no_id = |_| PullError::new(format!("{name} does not have the full id of a commit"), DIRECTORY_REMEDY);
+    text.trim().parse().map_err(no_id)
 }
 
 /// A small file; `None` if there is none. Opens nothing that could block, such as a named pipe.
@@ -131,6 +145,30 @@ mod tests {
         fs::remove_file(&loose).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&loose).status().unwrap().success());
         assert!(head(&branch).unwrap_err().reason.contains("is no file"));
+    }
+
+    #[test]
+    fn a_branch_leads_to_no_other_file_and_shows_none() {
+        let home = tempfile::tempdir().unwrap();
+        let (dir, secret) = (home.path().join("repository"), home.path().join("secret"));
+        fs::create_dir_all(dir.join("objects")).unwrap();
+        fs::create_dir_all(dir.join("refs/heads")).unwrap();
+        fs::write(dir.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(&secret, "3".repeat(40)).unwrap();
+        let (loose, packed) = (dir.join("refs/heads/main"), dir.join("packed-refs"));
+        let head = || {
+            let repository = LocalRepository::must_be_at(&dir).unwrap();
+            repository.head(&Branch::parse("main").unwrap()).map(|id| id.to_string())
+        };
+        for place in [&loose, &packed] {
+            std::os::unix::fs::symlink(&secret, place).unwrap();
+            let refused = head().unwrap_err().to_string();
+            assert!(refused.contains("out of the repository") && !refused.contains("33"), "{refused}");
+            fs::remove_file(place).unwrap();
+        }
+        fs::write(&loose, "b14bad8bbb18245055be799378107e74c397d646c\n").unwrap();
+        let refused = head().unwrap_err().to_string();
+        assert!(refused.contains("refs/heads/main does not have") && !refused.contains("b14bad"), "{refused}");
     }
 
     #[test]

@@ -13,8 +13,8 @@ use comity_core::command::{PullOutcome, RecordPull};
 use comity_core::provenance::PolicySource;
 use comity_core::{Command, ReplyBody, State, Timestamp};
 use comity_policy::{Bundle, BundleSource, SourceFile, read_directory};
-use comity_provenance::limits::MAX_DEPARTED;
-use comity_provenance::{InForce, ObjectId, PolicyFolder, Verdict, departed_after, judge};
+use comity_provenance::limits::MAX_TAKEN_NAMES;
+use comity_provenance::{InForce, ObjectId, PolicyFolder, Refused, StoreError, Verdict, judge, policy_at, taken_after};
 
 use crate::context::Context;
 use crate::group::{Consistency, Unavailable};
@@ -44,7 +44,7 @@ struct Basis {
     source: PolicySource,
     commit: Option<String>,
     began: Option<String>,
-    departed: BTreeSet<String>,
+    taken_names: BTreeSet<String>,
     bundle: Arc<Bundle>,
 }
 
@@ -55,7 +55,7 @@ impl Basis {
             source: provenance.source.clone()?,
             commit: provenance.commit.clone(),
             began: provenance.began.clone(),
-            departed: provenance.departed.clone(),
+            taken_names: provenance.taken_names.clone(),
             bundle: Arc::clone(&state.policy.as_ref()?.bundle),
         })
     }
@@ -112,7 +112,15 @@ pub(super) async fn run(context: &Context) {
             }
             Err(_) => return,
         };
-        match pull_once(context, &basis).await {
+        // A pull may take a minute. What another source has does not wait for it.
+        let pulled = tokio::select! {
+            pulled = pull_source(context, &basis) => pulled,
+            changed = until_changed(context, &basis) => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        };
+        match take_up(context, &basis, pulled).await {
             Ok(is_behind) => {
                 behind = is_behind.then(|| behind.take().unwrap_or_else(|| context.metrics.policy_behind()));
             }
@@ -130,20 +138,26 @@ pub(super) async fn run(context: &Context) {
 
 /// Waits for the interval, or until the source or the bundle in force is another one.
 async fn wait(context: &Context, pulled: &Basis) -> Result<(), Unavailable> {
-    let until = context.clock.elapsed() + Duration::from_millis(pulled.source.interval.0);
-    while context.clock.elapsed() < until {
+    tokio::select! {
+        () = context.clock.sleep(Duration::from_millis(pulled.source.interval.0)) => Ok(()),
+        changed = until_changed(context, pulled) => changed,
+    }
+}
+
+/// Waits until the source or the bundle in force is another one.
+async fn until_changed(context: &Context, pulled: &Basis) -> Result<(), Unavailable> {
+    loop {
         context.clock.sleep(SOURCE_CHECK_INTERVAL).await;
         let now = context.group.read(Consistency::Stale, Basis::of).await?;
         if !now.is_some_and(|now| now.asks_the_same(pulled)) {
-            break;
+            return Ok(());
         }
     }
-    Ok(())
 }
 
-/// Returns whether the head is not in force.
-async fn pull_once(context: &Context, basis: &Basis) -> Result<bool, Unavailable> {
-    let record = find(context, basis).await;
+/// Judges what was pulled, and records it. Returns whether the head is not in force.
+async fn take_up(context: &Context, basis: &Basis, pulled: Result<Pulled, PullError>) -> Result<bool, Unavailable> {
+    let record = find(context, basis, pulled).await;
     let (outcome, is_behind) = (code_of(&record.outcome), matches!(record.outcome, PullOutcome::Failed { .. }));
     if basis.knows(&record, context.now()) {
         context.metrics.policy_pulled(outcome);
@@ -213,8 +227,7 @@ fn report(record: &RecordPull, changed: bool) {
     }
 }
 
-/// Pulls and judges.
-async fn find(context: &Context, basis: &Basis) -> RecordPull {
+async fn find(context: &Context, basis: &Basis, pulled: Result<Pulled, PullError>) -> RecordPull {
     let failed = |seen: Seen, error: PullError| {
         let PullError { code, reason, remedy, artifact } = error;
         let seen = Seen { artifact: seen.artifact.or(artifact), ..seen };
@@ -222,7 +235,7 @@ async fn find(context: &Context, basis: &Basis) -> RecordPull {
         let (code, remedy) = (code.to_owned(), remedy.to_owned());
         basis.record(seen, PullOutcome::Failed { code, commit, reason, remedy })
     };
-    let pulled = match pull_source(context, basis).await {
+    let pulled = match pulled {
         Ok(pulled) => pulled,
         Err(error) => return failed(Seen::default(), error),
     };
@@ -294,12 +307,16 @@ fn read_documents(
     match Bundle::compile(&source) {
         Ok(bundle) if bundle.hash == basis.bundle.hash => Ok(PullOutcome::InForce),
         Ok(bundle) => {
-            let departed = departed_after(&basis.departed, &basis.bundle, &bundle);
-            if departed.len() > MAX_DEPARTED {
-                let reason = format!("more than {MAX_DEPARTED} institutions have left");
-                return refused("departures", reason, "admit departed institutions again, or ask for a higher bound");
+            let taken_names = taken_after(&basis.taken_names, &basis.bundle, &bundle);
+            if taken_names.len() > MAX_TAKEN_NAMES {
+                let reason = format!("the names of institutions that left are more than {MAX_TAKEN_NAMES}");
+                return refused(
+                    "taken-names",
+                    reason,
+                    "admit institutions that left again, or give their names to others",
+                );
             }
-            Ok(PullOutcome::Accepted { source: bundle.source().clone(), departed })
+            Ok(PullOutcome::Accepted { source: bundle.source().clone(), taken_names })
         }
         Err(problems) => {
             let first = problems.first().map_or_else(String::new, |first| match first.file.as_str() {
@@ -331,22 +348,39 @@ fn judge_head(basis: &Basis, pulled: &PulledBranch, now_ms: u64) -> Result<PullO
     };
     let commit = read(&basis.commit, "the commit in force")?;
     let began = read(&basis.began, "the first commit of the history in force")?;
-    let in_force = InForce { bundle: &basis.bundle, commit, began, departed: &basis.departed };
-    let verdict = judge(&pulled.objects, &folder, &in_force, pulled.head, now_ms).map_err(|error| {
+    let in_force = InForce { bundle: &basis.bundle, commit, began, taken_names: &basis.taken_names };
+    let unreadable = |error: StoreError| {
         PullError::saying("the commits cannot be judged", &error, "push the whole history, and run `git fsck`")
-    })?;
-    Ok(match verdict {
+    };
+    let refused = |refused: Refused| PullOutcome::Failed {
+        code: refused.reason.code().to_owned(),
+        commit: refused.commit.to_string(),
+        reason: refused.to_string(),
+        remedy: refused.remedy(),
+    };
+    Ok(match judge(&pulled.objects, &folder, &in_force, pulled.head, now_ms).map_err(unreadable)? {
+        // The commit came into force from one folder; the source may have been set to another one since.
+        Verdict::Unchanged if basis.source.pulled_at.is_none() || basis.source.failure.is_some() => {
+            match policy_at(&pulled.objects, &folder, pulled.head).map_err(unreadable)? {
+                Ok(bundle) if bundle.hash == basis.bundle.hash => PullOutcome::InForce,
+                Ok(_) => PullOutcome::Failed {
+                    code: "other-folder".to_owned(),
+                    commit: pulled.head.to_string(),
+                    reason: format!(
+                        "folder `{folder}` of commit {} has other documents than are in force",
+                        pulled.head
+                    ),
+                    remedy: "set the source again with the folder whose documents are in force".to_owned(),
+                },
+                Err(why) => refused(why),
+            }
+        }
         Verdict::Unchanged => PullOutcome::InForce,
         Verdict::Accepted(accepted) => {
             let mut source = accepted.bundle.source().clone();
             source.commit = Some(accepted.commit.to_string());
-            PullOutcome::Accepted { source, departed: accepted.departed }
+            PullOutcome::Accepted { source, taken_names: accepted.taken_names }
         }
-        Verdict::Refused(refused) => PullOutcome::Failed {
-            code: refused.reason.code().to_owned(),
-            commit: refused.commit.to_string(),
-            reason: refused.to_string(),
-            remedy: refused.remedy(),
-        },
+        Verdict::Refused(why) => refused(why),
     })
 }

@@ -330,11 +330,49 @@ async fn a_source_behind_a_server_survives_its_faults_and_a_restart() {
     federation.restart().await;
     let third = author.commit(None, "no document changes");
     assert_in_force(&pulled(&federation, &url, &third).await, &third);
+
+    // A server that hangs holds up no other source.
+    server.set_mood(Mood::Hangs);
+    set(&federation, &url).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let path = author.repository().display().to_string();
+    assert_in_force(&pulled(&federation, &path, &third).await, &third);
     let state = federation.broker().group().read(comity_broker::group::Consistency::Stale, |state| {
         String::from_utf8(comity_core::snapshot::encode(state).unwrap()).unwrap()
     });
     let state = state.await.unwrap();
     assert!(state.contains(&third) && !state.contains("geheim"), "credentials stay on the broker");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn another_folder_of_the_commit_in_force_is_not_in_force() {
+    let (federation, author) = (Federation::start().await, Author::new());
+    apply(&federation, author.policy(), "first").await.unwrap();
+    let path = author.repository().to_str().unwrap().to_owned();
+    for file in examples().files {
+        author.repository.write(&format!("other/{}", file.path), &file.text).unwrap();
+    }
+    author.git(&["add", "other"]);
+    let first = author.commit(None, "as it is in force, and another folder");
+    assert_in_force(&pulled(&federation, &path, &first).await, &first);
+    let request = v1::SetPolicySourceRequest {
+        repository: path.clone(),
+        folder: "other".to_owned(),
+        interval_ms: 5_000,
+        ..v1::SetPolicySourceRequest::default()
+    };
+    PolicyServiceClient::new(federation.user("ingrid")).set_policy_source(request).await.unwrap();
+    let refused = within("a failure", async {
+        loop {
+            if let Some(failure) = get(&federation).await.source.unwrap().failure {
+                return failure;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let refused = refused.await;
+    assert_eq!((refused.code.as_str(), refused.commit.as_str()), ("other-folder", first.as_str()), "{refused:?}");
+    assert_in_force(&pulled(&federation, &path, &first).await, &first);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -461,8 +499,9 @@ async fn a_cluster_gets_what_it_needs_to_judge_by_itself() {
     let folder = "policy".parse().unwrap();
     let commits = [&first, &second].map(|commit| commit.parse::<ObjectId>().unwrap());
     let bundle = policy_at(&shown, &folder, commits[0]).unwrap().unwrap();
-    let departed = std::collections::BTreeSet::new();
-    let in_force = InForce { bundle: &bundle, commit: Some(commits[0]), began: Some(commits[0]), departed: &departed };
+    let taken_names = std::collections::BTreeSet::new();
+    let in_force =
+        InForce { bundle: &bundle, commit: Some(commits[0]), began: Some(commits[0]), taken_names: &taken_names };
     let now_ms = federation.broker().group().log_now().0;
     let verdict = judge(&shown, &folder, &in_force, commits[1], now_ms).unwrap();
     assert!(matches!(&verdict, Verdict::Accepted(found) if found.commit == commits[1]), "{verdict:?}");

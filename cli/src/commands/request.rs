@@ -32,10 +32,13 @@ pub use submit::SubmitArgs;
 pub use templates::RequestTemplatesArgs;
 
 use self::ctrl_c::{CtrlC, stopped_waiting};
+use self::follow::ChangeLines;
 use super::completions::known_ids;
+use crate::clock::now_ms;
 use crate::failure::Failure;
 use crate::listings;
 use crate::live::{ChangeSource, WatchArgs};
+use crate::output::{Format, write_stdout};
 use crate::session::{Session, call};
 use crate::units::DurationBounds;
 use crate::views::{Explanation, Request};
@@ -142,7 +145,11 @@ impl RequestCommand {
             Self::Watch(args) => {
                 let follower = Follower::new(session.channel()?, &args.request);
                 let limit = args.timeout.map(Duration::from_millis);
-                let followed = follower.until_active(limit, |change| session.print_event(change));
+                let mut lines = ChangeLines::default();
+                let followed = follower.until_active(limit, |change| match session.format {
+                    Format::Table => write_stdout(lines.next(change, now_ms(), session.page())?),
+                    Format::Json | Format::Yaml | Format::Markdown => session.print_event(change),
+                });
                 let followed = CtrlC::listen()?.run_until(followed, || stopped_waiting(&args.request)).await?;
                 followed.into_result()
             }

@@ -85,7 +85,7 @@ impl QueuePosition {
             reclaims,
         };
         let position = match self.place {
-            0 => "none: its start window has not opened".to_owned(),
+            0 => "none: it may not start yet".to_owned(),
             place => format!("{place} of {}", self.waiting),
         };
         let reserved = self.reserved_for.as_ref().map(|request| {

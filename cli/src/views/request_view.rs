@@ -77,6 +77,8 @@ pub struct Request {
     pub submitted_by: Option<String>,
     /// Number of placements tried.
     pub attempts: u32,
+    /// When it is tried again, after donors that had failed it failed it again.
+    pub retry_at_ms: Option<u64>,
     /// Times that a lease of it was reclaimed.
     pub reclaims: u32,
     /// Type of GPUs that its next leases must have.
@@ -110,6 +112,7 @@ impl From<v1::Request> for Request {
             submitted_at_ms: non_zero(request.submitted_at_ms),
             submitted_by: non_empty(request.submitted_by),
             attempts: request.attempts,
+            retry_at_ms: non_zero(request.retry_at_ms),
             reclaims: request.reclaims,
             gpu_type: non_empty(request.gpu_type),
             message: non_empty(request.message),
@@ -246,6 +249,7 @@ impl Answer for Request {
             ("Submitted", age(self.submitted_at_ms.unwrap_or(0), now_ms)),
             ("By", self.submitted_by.clone().unwrap_or_default()),
             ("Attempts", self.attempts.to_string()),
+            ("Tried again", start_text(self.retry_at_ms.unwrap_or_default(), now_ms)),
             ("Reclaims", if self.reclaims == 0 { String::new() } else { self.reclaims.to_string() }),
             ("GPU type", self.gpu_type.clone().unwrap_or_default()),
         ]);

@@ -96,6 +96,14 @@ impl Documents {
         }
     }
 
+    /// The institution that lists a cluster.
+    pub(crate) fn institution_that_lists(&self, cluster: &str) -> Option<&str> {
+        self.iter().find_map(|(key, spec)| match spec {
+            DocumentSpec::Institution(institution) if institution.clusters.contains(cluster) => Some(key.name.as_str()),
+            _ => None,
+        })
+    }
+
     /// The institution of a tenant.
     #[must_use]
     pub fn institution_of_tenant(&self, tenant: &str) -> Option<&str> {

@@ -28,8 +28,8 @@ pub struct InForce<'b> {
     /// commits that descend from it count: an older one was signed for a history that is no longer in force. `None`
     /// counts all.
     pub began: Option<ObjectId>,
-    /// Institutions that left the federation.
-    pub departed: &'b BTreeSet<String>,
+    /// Names that stay taken, as `Cluster/ncc-main`: those of institutions that left the federation.
+    pub taken_names: &'b BTreeSet<String>,
 }
 
 /// Judges the head of a branch. `now_ms` decides which keys still count; the dates that commits carry do not matter.
@@ -80,14 +80,14 @@ pub fn judge_within(
         }
     };
     let versions = Versions { store, folder, seen: BTreeMap::new(), bytes: 0 };
-    let ledger = Ledger::new(Documents::of(in_force.bundle), in_force.departed.clone());
+    let ledger = Ledger::new(Documents::of(in_force.bundle), in_force.taken_names.clone());
     // Otherwise a maintainer could bring back an owner's older terms, which the owner signed at that time.
     let replaced = in_force.commit.is_none().then(|| in_force.bundle.hash.clone());
     let walk = Walk { versions, history: &history, ledger, now_ms, max_bytes, replaced };
     match walk.up_to(in_force.commit, head)? {
-        Ok((bundle, departed)) => {
+        Ok((bundle, taken_names)) => {
             let commits = history.new.len();
-            Ok(Verdict::Accepted(Box::new(Accepted { commit: head, bundle, departed, commits })))
+            Ok(Verdict::Accepted(Box::new(Accepted { commit: head, bundle, taken_names, commits })))
         }
         Err((commit, reason)) => refused(commit, reason),
     }
@@ -108,13 +108,6 @@ pub fn policy_at(
         Ok((bundle, _)) => Ok(bundle.clone()),
         Err(reason) => Err(Refused { commit, reason: reason.clone() }),
     })
-}
-
-/// The institutions that left the federation up to a bundle, for a bundle that nobody signs.
-#[must_use]
-pub fn departed_after(before: &BTreeSet<String>, in_force: &Bundle, next: &Bundle) -> BTreeSet<String> {
-    let named = before.iter().chain(in_force.institutions.keys());
-    named.filter(|name| !next.institutions.contains_key(*name)).cloned().collect()
 }
 
 /// The policy of a commit, or why it has none.
@@ -165,7 +158,7 @@ struct Walk<'w> {
     replaced: Option<String>,
 }
 
-/// The bundle of the head and the institutions that left, or the commit and the reason of a refusal.
+/// The bundle of the head and the names that stay taken, or the commit and the reason of a refusal.
 type Outcome = Result<(Bundle, BTreeSet<String>), (ObjectId, Reason)>;
 
 impl Walk<'_> {
@@ -198,26 +191,29 @@ impl Walk<'_> {
                     Some(parent) if commit.is_merge() => self.signed_on_branches(commit, parent, &keys)?,
                     _ => Vec::new(),
                 };
+                let accepted = self.ledger.accepted().clone();
                 let signers = |key: &DocumentKey, version: Option<&DocumentSpec>| {
-                    let of_branches = brought_in.iter().filter(|change| change.made(key, version));
-                    let own = if let Signature::By(signer) = &own { Some(signer) } else { None };
-                    of_branches.flat_map(|change| &change.signers).chain(own).cloned().collect()
+                    let mut signers = signers_since(&brought_in, key, accepted.get(key), version);
+                    if let Signature::By(signer) = &own {
+                        signers.insert(signer.clone());
+                    }
+                    signers
                 };
                 self.ledger.compare(documents, &Signed { commit: *id, signature: own.to_string(), signers: &signers });
                 self.ledger.settle(documents);
-                if self.ledger.has_too_many_departures() {
-                    return Ok(Err((*id, Reason::TooManyDepartures)));
+                if self.ledger.has_too_many_taken_names() {
+                    return Ok(Err((*id, Reason::TooManyTakenNames)));
                 }
             }
             at_head = match version.as_ref() {
                 Err(reason) => Err((*id, reason.clone())),
-                Ok((bundle, documents)) => Ok((bundle.clone(), documents.clone())),
+                Ok((bundle, _)) => Ok(bundle.clone()),
             };
             mainline = Some(*id);
         }
         let replaced = self.replaced;
-        Ok(at_head.and_then(|(bundle, documents)| match self.ledger.conclude(&documents) {
-            Ok(departed) => Ok((bundle, departed)),
+        Ok(at_head.and_then(|bundle| match self.ledger.conclude() {
+            Ok(taken_names) => Ok((bundle, taken_names)),
             Err((commit, Reason::Unsigned { changes, more, .. })) => {
                 Err((commit, Reason::Unsigned { changes, more, replaces: replaced }))
             }
@@ -247,12 +243,14 @@ impl Walk<'_> {
         for id in brought_in {
             let (Some(signers), Some(commit)) = (signers.remove(&id), self.history.new.get(&id)) else { continue };
             let after = self.versions.at(commit)?;
-            let Some(parent) = commit.parents.first() else { continue };
-            let parent = match self.history.new.get(parent) {
-                Some(parent) => self.versions.at(parent)?,
-                None => self.versions.at(&history::commit(self.versions.store, *parent)?)?,
-            };
-            changes.push(BranchChange { before: parent, after, signers });
+            let mut before = Vec::new();
+            for parent in &commit.parents {
+                before.push(match self.history.new.get(parent) {
+                    Some(parent) => self.versions.at(parent)?,
+                    None => self.versions.at(&history::commit(self.versions.store, *parent)?)?,
+                });
+            }
+            changes.push(BranchChange { before, after, signers });
         }
         Ok(changes)
     }
@@ -260,15 +258,56 @@ impl Walk<'_> {
 
 /// What a signed commit on a branch changed.
 struct BranchChange {
-    before: Version,
+    /// At each parent.
+    before: Vec<Version>,
     after: Version,
     signers: BTreeSet<Signer>,
 }
 
 impl BranchChange {
-    /// Whether the commit gave a document this version.
-    fn made(&self, key: &DocumentKey, version: Option<&DocumentSpec>) -> bool {
-        let (Ok((_, before)), Ok((_, after))) = (self.before.as_ref(), self.after.as_ref()) else { return false };
-        after.get(key) == version && before.get(key) != version
+    /// The changes of a document from those of its parents that have another version.
+    fn of<'c>(&'c self, key: &'c DocumentKey) -> impl Iterator<Item = DocumentChange<'c>> {
+        let version = |at: &'c Version| at.as_ref().as_ref().ok().map(|(_, documents)| documents.get(key));
+        let after = version(&self.after);
+        let before = self.before.iter().filter_map(version);
+        let changes =
+            before.filter_map(move |before| Some(DocumentChange { before, after: after?, signers: &self.signers }));
+        changes.filter(|change| change.before != change.after)
     }
+}
+
+/// What a signed commit on a branch made of one document.
+#[derive(Clone, Copy)]
+struct DocumentChange<'c> {
+    before: Option<&'c DocumentSpec>,
+    after: Option<&'c DocumentSpec>,
+    signers: &'c BTreeSet<Signer>,
+}
+
+/// Who signed on branches every change that leads from the accepted version of a document to this one. Whoever signed
+/// for another version before it has not agreed to replace the accepted one.
+fn signers_since(
+    brought_in: &[BranchChange],
+    key: &DocumentKey,
+    accepted: Option<&DocumentSpec>,
+    version: Option<&DocumentSpec>,
+) -> BTreeSet<Signer> {
+    let changes: Vec<DocumentChange<'_>> = brought_in.iter().flat_map(|change| change.of(key)).collect();
+    let last = changes.iter().filter(|change| change.after == version).flat_map(|change| change.signers);
+    let candidates: BTreeSet<&Signer> = last.collect();
+    let leads_from_accepted = |signer: &Signer| {
+        let mut left: Vec<DocumentChange<'_>> =
+            changes.iter().filter(|change| change.signers.contains(signer)).copied().collect();
+        let mut reached = vec![version];
+        while let Some(version) = reached.pop() {
+            let (made, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|change| change.after == version);
+            if made.iter().any(|change| change.before == accepted) {
+                return true;
+            }
+            reached.extend(made.iter().map(|change| change.before));
+            left = others;
+        }
+        false
+    };
+    candidates.into_iter().filter(|signer| leads_from_accepted(signer)).cloned().collect()
 }

@@ -20,8 +20,8 @@ pub const MAX_NAMED_CHANGES: usize = 10;
 pub const MAX_SHOWN_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes that a shown object takes beside its content, so that a flood of empty ones is bounded too.
 const SHOWN_OBJECT_BYTES: usize = 128;
-/// Institutions that left, whose names only several maintainers give to another one.
-pub const MAX_DEPARTED: usize = 1_000;
+/// Names that stay taken when institutions leave.
+pub const MAX_TAKEN_NAMES: usize = 10_000;
 
 /// Bytes of [`MAX_SHOWN_BYTES`] that an object takes.
 #[must_use]

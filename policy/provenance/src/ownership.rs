@@ -4,7 +4,7 @@
 //! |---|---|
 //! | GpuClass, PriorityClass, RequestTemplate, Schedule, Rule | a maintainer |
 //! | Schedule of a Reservation | a maintainer, and the institutions of the reservation's clusters |
-//! | Federation | a maintainer; several for a change of maintainers, broker operators, their keys or `signatures` |
+//! | Federation | a maintainer; several for a change of maintainers, broker operators, their keys or `signatures`; all institutions with keys for an end of `signatures.required` |
 //! | Institution | a maintainer admits and removes it; else the institution, and for its `weight` a maintainer too |
 //! | Cluster, Tenant, Quota, Dataset | their institution; if they move, both |
 //! | Quota that joins a cohort, or may borrow more there | the institutions of all other members, too |
@@ -12,7 +12,8 @@
 //! | Agreement | every institution that it names; one of two alone may narrow or end it, and each may leave it |
 //!
 //! Maintainers sign for an institution that lists no `commitKeys`. A maintainer who removes an institution may remove its
-//! name from the documents of others, too.
+//! name from the documents of others, too. The names of an institution that left, and of its clusters, tenants and
+//! datasets, stay taken: as many maintainers as change who they are give them to somebody.
 
 mod agreements;
 mod cohorts;
@@ -26,6 +27,7 @@ use comity_policy::{Federation, Institution, Kind};
 
 use crate::documents::{DocumentKey, DocumentSpec, Documents};
 use crate::signer::Signer;
+use crate::taken_names::taken_name;
 
 /// Somebody whose signature a change needs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,8 +122,8 @@ pub(crate) struct Change<'d> {
     pub(crate) before: &'d Documents,
     /// All documents after it.
     pub(crate) after: &'d Documents,
-    /// Institutions that left the federation earlier.
-    pub(crate) departed: &'d BTreeSet<String>,
+    /// Names of institutions that left the federation earlier.
+    pub(crate) taken_names: &'d BTreeSet<String>,
 }
 
 /// The signatures that the change of one document needs.
@@ -130,9 +132,9 @@ pub fn requirement(
     key: &DocumentKey,
     before: &Documents,
     after: &Documents,
-    departed: &BTreeSet<String>,
+    taken_names: &BTreeSet<String>,
 ) -> Requirement {
-    let change = Change { before, after, departed };
+    let change = Change { before, after, taken_names };
     let (old, new) = (before.get(key), after.get(key));
     match key.kind {
         Kind::Federation => change.of_federation(old, new),
@@ -142,9 +144,9 @@ pub fn requirement(
         Kind::Schedule => Requirement::one(Owner::Maintainers(1)).and(&change.donors_that_reserve_during(&key.name)),
         Kind::Reservation => change.of_reservation(old, new),
         Kind::Institution => change.of_institution(&key.name, old, new),
-        Kind::Cluster | Kind::Dataset => change.of_possession(old, new),
-        Kind::Tenant => change.of_possession(old, new).and(&change.peers_of_moved_tenant(&key.name, old, new)),
-        Kind::Quota => change.of_possession(old, new).and(&change.peers_of_quota(&key.name, old, new)),
+        Kind::Cluster | Kind::Dataset => change.of_possession(key, old, new),
+        Kind::Tenant => change.of_possession(key, old, new).and(&change.peers_of_moved_tenant(&key.name, old, new)),
+        Kind::Quota => change.of_possession(key, old, new).and(&change.peers_of_quota(&key.name, old, new)),
         Kind::Agreement => change.of_agreement(old, new),
     }
 }
@@ -168,10 +170,41 @@ impl Change<'_> {
         self.before.federation().map_or(u32::MAX, |federation| federation.signatures.maintainers_needed)
     }
 
-    /// Who signs for an institution: maintainers, until it lists keys of its own.
+    /// Who signs for an institution: maintainers, until it lists keys of its own, and after it left.
     fn owner(&self, institution: &str) -> Owner {
-        let has_keys = self.before.institution(institution).is_some_and(|it| !it.commit_keys.is_empty());
-        if has_keys { Owner::Institution(institution.to_owned()) } else { Owner::Maintainers(1) }
+        match self.before.institution(institution) {
+            Some(it) if !it.commit_keys.is_empty() => Owner::Institution(institution.to_owned()),
+            None if self.is_taken(Kind::Institution, institution) => Owner::Maintainers(self.threshold()),
+            _ => Owner::Maintainers(1),
+        }
+    }
+
+    /// Those that have keys and stay.
+    fn institutions_with_keys(&self) -> impl Iterator<Item = Owner> {
+        let names = self.before.iter().filter_map(|(key, spec)| match spec {
+            DocumentSpec::Institution(it) if !it.commit_keys.is_empty() && !self.is_gone(&key.name) => Some(&key.name),
+            _ => None,
+        });
+        names.cloned().map(Owner::Institution)
+    }
+
+    fn is_taken(&self, kind: Kind, name: &str) -> bool {
+        self.taken_names.contains(&taken_name(kind, name))
+    }
+
+    /// Who gives a new name away, beside the one that gets it.
+    fn givers(&self, kind: Kind, name: &str) -> Option<Owner> {
+        self.is_taken(kind, name).then(|| Owner::Maintainers(self.threshold()))
+    }
+
+    /// Those who enrolled the clusters before that an institution lists newly.
+    fn givers_of_clusters(&self, name: &str, old: Option<&Institution>, new: &Institution) -> BTreeSet<Owner> {
+        let added = new.clusters.iter().filter(|cluster| old.is_none_or(|old| !old.clusters.contains(*cluster)));
+        let givers = added.flat_map(|cluster| {
+            let before = self.before.institution_that_lists(cluster).filter(|before| *before != name);
+            before.map(|before| self.owner(before)).into_iter().chain(self.givers(Kind::Cluster, cluster))
+        });
+        givers.collect()
     }
 
     /// Whether the change removes an institution.
@@ -195,14 +228,23 @@ impl Change<'_> {
         {
             owners.insert(Owner::BrokerOperator(operators.intersection(maintainers).cloned().collect()));
         }
+        // Without signatures nothing of theirs would be theirs any more.
+        let requires = |federation: Option<&Federation>| federation.is_some_and(|it| it.signatures.required);
+        if requires(old) && !requires(new) {
+            owners.extend(self.institutions_with_keys());
+        }
         Requirement::all(owners)
     }
 
     fn of_institution(&self, name: &str, old: Option<&DocumentSpec>, new: Option<&DocumentSpec>) -> Requirement {
         match (old, new) {
-            // Its name belongs to those who had it: a maintainer alone could otherwise remove an institution and admit
-            // another one of the same name, with other keys.
-            (None, Some(_)) if self.departed.contains(name) => Requirement::one(Owner::Maintainers(self.threshold())),
+            // Names belong to those who had them: a maintainer alone could otherwise remove an institution and admit
+            // another one of the same name, with other keys, or one that takes its clusters.
+            (None, Some(DocumentSpec::Institution(new))) => {
+                let givers = self.givers(Kind::Institution, name).into_iter();
+                let givers = givers.chain(self.givers_of_clusters(name, None, new));
+                Requirement::one(Owner::Maintainers(1)).and(&givers.collect())
+            }
             (None, _) => Requirement::one(Owner::Maintainers(1)),
             (Some(_), None) => Requirement::one(Owner::Maintainers(1)).or(self.owner(name)),
             (Some(DocumentSpec::Institution(old)), Some(DocumentSpec::Institution(new))) => {
@@ -218,11 +260,12 @@ impl Change<'_> {
         if old.weight != new.weight {
             owners.insert(Owner::Maintainers(1));
         }
+        owners.extend(self.givers_of_clusters(name, Some(old), new));
         Requirement::all(owners)
     }
 
     /// Documents of an institution: before and after the change.
-    fn of_possession(&self, old: Option<&DocumentSpec>, new: Option<&DocumentSpec>) -> Requirement {
+    fn of_possession(&self, key: &DocumentKey, old: Option<&DocumentSpec>, new: Option<&DocumentSpec>) -> Requirement {
         let owner_of = |spec: &DocumentSpec, documents: &Documents| match spec {
             DocumentSpec::Cluster(cluster) => Some(cluster.institution.clone()),
             DocumentSpec::Tenant(tenant) => Some(tenant.institution.clone()),
@@ -232,7 +275,10 @@ impl Change<'_> {
         };
         let had = old.and_then(|old| owner_of(old, self.before));
         let has = new.and_then(|new| owner_of(new, self.after));
-        let owners: BTreeSet<Owner> = had.iter().chain(&has).map(|name| self.owner(name)).collect();
+        let mut owners: BTreeSet<Owner> = had.iter().chain(&has).map(|name| self.owner(name)).collect();
+        if new.is_some() {
+            owners.extend(self.givers(key.kind, &key.name));
+        }
         let of_owners = if owners.is_empty() {
             Requirement::one(Owner::Maintainers(self.threshold()))
         } else {

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use comity_policy::Kind;
 
 use crate::documents::{DocumentKey, DocumentSpec, Documents};
-use crate::limits::{MAX_DEPARTED, MAX_NAMED_CHANGES};
+use crate::limits::{MAX_NAMED_CHANGES, MAX_TAKEN_NAMES};
 use crate::object_id::ObjectId;
 use crate::ownership::requirement;
 use crate::signer::Signer;
+use crate::taken_names::{names_given_by, names_of};
 use crate::verdict::{Reason, UnsignedChange};
 
 /// A change that lacks signatures.
@@ -20,6 +21,8 @@ struct PendingChange {
     signers: BTreeSet<Signer>,
     /// What the commit's own signature is worth, for people.
     signature: String,
+    /// Whose signatures it lacks, for people.
+    missing: String,
 }
 
 /// The signatures of a commit.
@@ -34,13 +37,13 @@ pub(crate) struct Signed<'s> {
 /// The accepted documents, and the changes that are not.
 pub(crate) struct Ledger {
     accepted: Documents,
-    departed: BTreeSet<String>,
+    taken_names: BTreeSet<String>,
     pending: BTreeMap<DocumentKey, PendingChange>,
 }
 
 impl Ledger {
-    pub(crate) fn new(in_force: Documents, departed: BTreeSet<String>) -> Self {
-        Self { accepted: in_force, departed, pending: BTreeMap::new() }
+    pub(crate) fn new(in_force: Documents, taken_names: BTreeSet<String>) -> Self {
+        Self { accepted: in_force, taken_names, pending: BTreeMap::new() }
     }
 
     /// The documents that all have the signatures they need.
@@ -65,7 +68,8 @@ impl Ledger {
                 continue;
             }
             let signers = (signed.signers)(&key, version.as_deref());
-            let change = PendingChange { commit: signed.commit, version, signers, signature: signed.signature.clone() };
+            let (commit, signature) = (signed.commit, signed.signature.clone());
+            let change = PendingChange { commit, version, signers, signature, missing: String::new() };
             self.pending.insert(key, change);
         }
     }
@@ -73,42 +77,46 @@ impl Ledger {
     /// Accepts the changes that have their signatures. `documents` are those of the commit that was compared last.
     pub(crate) fn settle(&mut self, documents: &Documents) {
         let required = self.accepted.federation().is_none_or(|federation| federation.signatures.required);
-        let is_met = |key: &DocumentKey, change: &PendingChange| {
-            !required || requirement(key, &self.accepted, documents, &self.departed).is_met(&change.signers)
-        };
         // All are judged by what was accepted before the commit: none vouches for another one of the same commit.
-        let met: Vec<DocumentKey> =
-            self.pending.iter().filter(|(key, change)| is_met(key, change)).map(|(key, _)| key.clone()).collect();
+        let mut met: Vec<DocumentKey> = Vec::new();
+        for (key, change) in &mut self.pending {
+            let requirement = requirement(key, &self.accepted, documents, &self.taken_names);
+            if !required || requirement.is_met(&change.signers) {
+                met.push(key.clone());
+            } else {
+                change.missing = requirement.show_missing(&change.signers);
+            }
+        }
+        let is_removed = |key: &DocumentKey| key.kind == Kind::Institution && documents.get(key).is_none();
+        for key in met.iter().filter(|key| is_removed(key)) {
+            self.taken_names.extend(names_of(&key.name, &self.accepted));
+        }
         for key in met {
             let Some(change) = self.pending.remove(&key) else { continue };
-            if key.kind == Kind::Institution {
-                match change.version {
-                    None => self.departed.insert(key.name.clone()),
-                    Some(_) => self.departed.remove(&key.name),
-                };
+            for given in change.version.iter().flat_map(|spec| names_given_by(&key, spec)) {
+                self.taken_names.remove(&given);
             }
             self.accepted.set(key, change.version);
         }
     }
 
-    /// The institutions that left, if all changes are accepted.
-    pub(crate) fn conclude(self, documents: &Documents) -> Result<BTreeSet<String>, (ObjectId, Reason)> {
+    /// The names that stay taken, if all changes are accepted.
+    pub(crate) fn conclude(self) -> Result<BTreeSet<String>, (ObjectId, Reason)> {
         let mut changes = Vec::new();
         for (key, change) in &self.pending {
-            let missing = requirement(key, &self.accepted, documents, &self.departed).show_missing(&change.signers);
-            let (commit, document, signature) = (change.commit, key.clone(), change.signature.clone());
-            changes.push(UnsignedChange { commit, document, missing, signature });
+            let (missing, signature) = (change.missing.clone(), change.signature.clone());
+            changes.push(UnsignedChange { commit: change.commit, document: key.clone(), missing, signature });
         }
         let Some(first) = changes.first() else {
-            return Ok(self.departed);
+            return Ok(self.taken_names);
         };
         let (commit, more) = (first.commit, changes.len().saturating_sub(MAX_NAMED_CHANGES));
         changes.truncate(MAX_NAMED_CHANGES);
         Err((commit, Reason::Unsigned { changes, more, replaces: None }))
     }
 
-    /// Whether more institutions left than are remembered.
-    pub(crate) fn has_too_many_departures(&self) -> bool {
-        self.departed.len() > MAX_DEPARTED
+    /// Whether more names stay taken than are remembered.
+    pub(crate) fn has_too_many_taken_names(&self) -> bool {
+        self.taken_names.len() > MAX_TAKEN_NAMES
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use ssh_key::{HashAlg, PublicKey, SshSig};
+use ssh_key::{Algorithm, HashAlg, PublicKey, SshSig};
 
 use crate::commit::Commit;
 use crate::signer::{KnownKey, Signer};
@@ -25,6 +25,8 @@ pub(crate) enum Signature {
     Malformed,
     /// It was made for something else than a commit.
     OtherNamespace,
+    /// It is by a key of another algorithm than those that the policy may name.
+    OtherAlgorithm(String),
     /// It does not fit the commit.
     Wrong,
     /// It is by a key that the policy does not name.
@@ -43,6 +45,7 @@ impl fmt::Display for Signature {
             Self::NotSsh => f.write_str("it is signed, but not with an SSH key (`git config gpg.format ssh`)"),
             Self::Malformed => f.write_str("its signature cannot be read"),
             Self::OtherNamespace => f.write_str("its signature was made for something else than a commit"),
+            Self::OtherAlgorithm(name) => write!(f, "it is signed with a key of {name}; use Ed25519 or ECDSA"),
             Self::Wrong => f.write_str("its signature does not fit the commit"),
             Self::UnknownKey(fingerprint) => {
                 write!(f, "it is signed by the key {fingerprint}, which no `commitKeys` of the policy in force lists")
@@ -73,6 +76,9 @@ pub(crate) fn check(commit: &Commit, keys: &[KnownKey], now_ms: u64) -> Signatur
     }
     // Before the look-up: otherwise a signature that fits nothing could carry anybody's key and name.
     let by = PublicKey::new(signature.public_key().clone(), "");
+    if matches!(by.algorithm(), Algorithm::Rsa { .. } | Algorithm::Dsa) {
+        return Signature::OtherAlgorithm(by.algorithm().to_string());
+    }
     if by.verify(NAMESPACE, &commit.signed, &signature).is_err() {
         return Signature::Wrong;
     }

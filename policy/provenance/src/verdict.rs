@@ -30,8 +30,8 @@ pub struct Accepted {
     pub commit: ObjectId,
     /// Its bundle.
     pub bundle: Bundle,
-    /// Institutions that left the federation, up to now.
-    pub departed: BTreeSet<String>,
+    /// Names that stay taken, as `Cluster/ncc-main`: those of institutions that left the federation.
+    pub taken_names: BTreeSet<String>,
     /// Commits since the one in force.
     pub commits: usize,
 }
@@ -79,7 +79,7 @@ pub enum Reason {
         replaces: Option<String>,
     },
     /// Too many institutions have left.
-    TooManyDepartures,
+    TooManyTakenNames,
     /// Nobody could sign a later change.
     LockedOut {
         /// Who, and why.
@@ -117,7 +117,7 @@ impl Reason {
             Self::TooLong { .. } => "too-long",
             Self::NoFolder(_) | Self::NoBundle(_) | Self::Problems(_) => "invalid",
             Self::Unsigned { .. } => "unsigned",
-            Self::TooManyDepartures => "departures",
+            Self::TooManyTakenNames => "taken-names",
             Self::LockedOut { .. } => "locked-out",
         }
     }
@@ -168,7 +168,7 @@ impl Refused {
                  give the keys a later `until`, or name others"
                     .to_owned()
             }
-            Reason::TooManyDepartures => "admit departed institutions again, or ask for a higher bound".to_owned(),
+            Reason::TooManyTakenNames => "admit institutions that left again, or give their names to others".to_owned(),
         }
     }
 }
@@ -201,8 +201,12 @@ impl fmt::Display for Refused {
                 if *more > 0 { write!(f, "; and {more} further changes") } else { Ok(()) }
             }
             Reason::LockedOut { who } => write!(f, "after commit {commit} {who}"),
-            Reason::TooManyDepartures => {
-                write!(f, "commit {commit}: more than {} institutions have left", crate::limits::MAX_DEPARTED)
+            Reason::TooManyTakenNames => {
+                write!(
+                    f,
+                    "commit {commit}: the names of institutions that left are more than {}",
+                    crate::limits::MAX_TAKEN_NAMES
+                )
             }
         }
     }

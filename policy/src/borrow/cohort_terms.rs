@@ -18,7 +18,7 @@ pub struct CohortTerms {
 }
 
 impl Bundle {
-    /// The terms of a quota in its cohort; `None` for a quota that there is not, or that is in none.
+    /// The terms of a quota in its cohort; `None` if the quota is missing or in no cohort.
     #[must_use]
     pub fn cohort_terms(&self, quota: &str) -> Option<CohortTerms> {
         let spec = &self.quotas.get(quota)?.spec;
@@ -31,7 +31,7 @@ impl Bundle {
         })
     }
 
-    /// What a quota counts of the leases in a table, in milli-GPU; 0 for a quota that there is not.
+    /// What a quota counts of the leases in a table, in milli-GPU; 0 if the quota is missing.
     #[must_use]
     pub fn quota_used_milli(&self, quota: &str, usage: &UsageTable) -> u64 {
         let Some(quota) = self.quotas.get(quota) else { return 0 };

@@ -27,6 +27,10 @@ impl<'s> Problems<'s> {
         self.found.len() >= MAX_PROBLEMS
     }
 
+    pub(crate) fn has(&self, code: ProblemCode) -> bool {
+        self.found.iter().any(|problem| problem.code == code)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.found.is_empty()
     }

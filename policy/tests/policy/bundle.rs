@@ -339,12 +339,30 @@ fn secrets_in_documents_are_refused_and_not_repeated() {
         ("comity-join-v1.eyJzZWNyZXQiOiJhYiJ9", "eyJ", "a join token"),
         (key, "bGFyZ", "a private key"),
         ("https://ada:hunter2@git.example/p.git", "hunter2", "a URL with a password"),
+        ("AKIAIOSFODNN7EXAMPLE the-other-half", "the-other-half", "an access token"),
     ] {
         let problems = one(&format!("kind: Federation\n# pasted:\n    x: {secret}\n"));
         let shown = problems.iter().map(ToString::to_string).collect::<String>();
         assert_eq!((problems[0].code, problems[0].line), (ProblemCode::Secret, 3), "{shown}");
         assert!(shown.contains(noun) && shown.contains("replace it") && !shown.contains(hidden), "{shown}");
     }
+}
+
+#[test]
+fn a_secret_with_the_escapes_of_yaml_is_found() {
+    let document = "apiVersion: policy.comity.dev/v1\nkind: Tenant\nmetadata: {name: ml}\nspec:\n  displayName:";
+    let problems = one(&format!(r#"{document} "\x63omity-join-v1.eyJzZWNyZXQiOiJhYiJ9""#));
+    let shown = problems.iter().map(ToString::to_string).collect::<String>();
+    assert!(problems.iter().any(|it| it.code == ProblemCode::Secret && it.line == 5), "{shown}");
+    assert!(!shown.contains("eyJ"), "{shown}");
+}
+
+#[test]
+fn of_too_many_documents_nothing_else_is_said() {
+    let rule = |number| format!("---\napiVersion: policy.comity.dev/v1\nkind: Rule\nmetadata: {{name: r{number}}}\n");
+    let text: String = (0..=10_000).map(rule).collect();
+    let problems = one(&text);
+    assert_eq!(problems.iter().map(|it| it.code).collect::<Vec<_>>(), [ProblemCode::TooLarge], "{problems:?}");
 }
 
 /// The release that admitted it did not know that kind of secret.

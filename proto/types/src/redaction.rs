@@ -11,6 +11,23 @@ const SHORTEST_RANDOM: usize = 40;
 const PUBLIC_MARKS: [&str; 3] = ["ed25519:", "SHA256:", "sha256:"];
 /// Keys of kubeconfigs with secrets.
 const SECRET_KEYS: [&str; 4] = ["client-key-data", "token", "password", "id-token"];
+/// What values of HTTP headers, and of parameters in URLs, begin with if they let their reader in.
+const BEARERS: [&str; 7] =
+    ["Bearer ", "bearer ", "access_token=", "private_token=", "client_secret=", "api_key=", "apikey="];
+/// How private keys begin in base64: an OpenSSH key without its first line, and PEM that was encoded again, as in
+/// `client-key-data`. The fourth to seventh begin with an algorithm.
+const ENCODED_KEYS: [&str; 6] = [
+    "b3BlbnNzaC1rZXktdjEA",
+    "LS0tLS1CRUdJTiBQUklW",
+    "LS0tLS1CRUdJTiBSU0Eg",
+    "LS0tLS1CRUdJTiBFQyBQ",
+    "LS0tLS1CRUdJTiBPUEVO",
+    "LS0tLS1CRUdJTiBFTkNS",
+];
+/// How the header and the claims of a JSON Web Token (RFC 7519) begin: `{"` in base64url.
+const JWT_PART: &str = "eyJ";
+/// Characters that each of its three parts has at least.
+const SHORTEST_JWT_PART: usize = 16;
 const PEM_BEGIN: &str = "-----BEGIN ";
 const PEM_END: &str = "-----END ";
 
@@ -65,16 +82,19 @@ impl TokenForm {
     }
 }
 
-/// The text with `[redacted]` in place of what looks like a secret: join tokens, private keys in PEM, secrets of
-/// kubeconfigs, passwords in URLs, access tokens of well-known services, and random text of 40 characters or more, such as
-/// bearer tokens and WireGuard keys. Public keys that are written as such (`ed25519:…`) and hexadecimal digests stay.
+/// The text with `[redacted]` in place of what looks like a secret: join tokens, private keys in PEM or its base64, secrets
+/// of kubeconfigs, passwords and users in URLs, bearer tokens, access tokens of well-known services, and random text of 40
+/// characters or more, such as WireGuard keys. Public keys that are written as such (`ed25519:…`) and hexadecimal digests stay.
 #[must_use]
 pub fn redact_secrets(text: &str) -> String {
     let text = redact_join_tokens(text);
     let text = redact_private_keys(&text);
     let text = redact_kubeconfig_values(&text);
+    let text = redact_encoded_keys(&text);
     let text = redact_url_passwords(&text);
     let text = redact_access_tokens(&text);
+    let text = redact_web_tokens(&text);
+    let text = redact_bearers(&text);
     redact_random(&text)
 }
 
@@ -91,18 +111,20 @@ pub fn redact_user(address: &str) -> String {
 }
 
 /// The first line, from 1, with a text that cannot be anything but a secret, and its noun: a join token, a private key,
-/// a URL's password or an access token.
+/// a URL's password, an access token or a bearer token.
 #[must_use]
 pub fn find_secret(text: &str) -> Option<(usize, &'static str)> {
     text.lines().enumerate().find_map(|(index, line)| {
         let noun = if redact_join_tokens(line) != line {
             "a join token"
-        } else if has_private_key(line) {
+        } else if has_private_key(line) || redact_encoded_keys(line) != line {
             "a private key"
         } else if redact_url_passwords(line) != line {
             "a URL with a password"
         } else if redact_access_tokens(line) != line {
             "an access token"
+        } else if redact_web_tokens(line) != line || redact_bearers(line) != line {
+            "a bearer token"
         } else {
             return None;
         };
@@ -186,8 +208,60 @@ fn redact_kubeconfig_values(text: &str) -> String {
     out
 }
 
+/// Private keys that begin as nothing else does in base64, up to their end.
+fn redact_encoded_keys(text: &str) -> String {
+    let mut out = text.to_owned();
+    for begin in ENCODED_KEYS {
+        replace_after(&mut out, begin, 0, |text| text.find(|c| !is_base64(c)).unwrap_or(text.len()));
+    }
+    out
+}
+
+/// JSON Web Tokens, such as those of Kubernetes' ServiceAccounts.
+fn redact_web_tokens(text: &str) -> String {
+    let mut out = text.to_owned();
+    replace_after(&mut out, JWT_PART, 0, |text| {
+        let end = text.find(|c| !is_base64url(c) && c != '.').unwrap_or(text.len());
+        let mut parts = text[..end].splitn(3, '.');
+        let mut is_long =
+            |begin: &str| parts.next().is_some_and(|part| part.starts_with(begin) && part.len() >= SHORTEST_JWT_PART);
+        if is_long(JWT_PART) && is_long(JWT_PART) && is_long("") { end } else { 0 }
+    });
+    out
+}
+
+/// Values of `Authorization: Bearer` and of parameters of URLs.
+fn redact_bearers(text: &str) -> String {
+    let mut out = text.to_owned();
+    for begin in BEARERS {
+        replace_after(&mut out, begin, begin.len(), |text| {
+            let end = text.find(|c| !is_base64(c) && !matches!(c, '-' | '_' | '.' | '~')).unwrap_or(text.len());
+            // A sentence may go on with a word.
+            let is_word = text[..end].bytes().all(|it| it.is_ascii_lowercase() || matches!(it, b'-' | b'.'));
+            if end >= SHORTEST_ACCESS_TOKEN && !is_word { end } else { 0 }
+        });
+    }
+    out
+}
+
+/// Replaces `length` bytes of what begins `skip` bytes after each place where `begin` is.
+fn replace_after(text: &mut String, begin: &str, skip: usize, length: impl Fn(&str) -> usize) {
+    let mut from = 0;
+    while let Some(found) = text[from..].find(begin) {
+        let start = from + found + skip;
+        let end = start + length(&text[start..]);
+        if end > start {
+            text.replace_range(start..end, REDACTED);
+            from = start + REDACTED.len();
+        } else {
+            from += found + begin.len();
+        }
+    }
+}
+
 /// Passwords in the authority of URLs (RFC 3986, section 3.2.1): `scheme://user:[redacted]@host`. A password may contain
-/// `@`: the last one before the path ends it. A URL that was taken for a path has lost one of its slashes.
+/// `@`: the last one before the path ends it. A URL that was taken for a path has lost one of its slashes. Over HTTP
+/// servers take a token for the user.
 fn redact_url_passwords(text: &str) -> String {
     let mut parts = text.split(":/");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -202,7 +276,13 @@ fn redact_url_passwords(text: &str) -> String {
         };
         let end = part.find(|c: char| c.is_whitespace() || matches!(c, '/' | '?' | '#' | '"' | '\'' | '`'));
         let authority = &part[..end.unwrap_or(part.len())];
-        let password = authority.rfind('@').and_then(|at| Some((authority[..at].find(':')? + 1, at)));
+        let scheme = out.trim_end_matches('/');
+        let is_http = scheme.ends_with("http:") || scheme.ends_with("https:");
+        let password = authority.rfind('@').and_then(|at| {
+            let user = &authority[..at];
+            let begin = user.find(':').map(|colon| colon + 1);
+            Some((begin.or((is_http && is_token(user)).then_some(0))?, at))
+        });
         match password {
             Some((from, at)) if from < at => out.extend([&part[..from], REDACTED, &part[at..]]),
             _ => out.push_str(part),
@@ -273,6 +353,15 @@ fn is_mixed(bytes: &[u8]) -> bool {
     mixed && count(Class::Upper) >= 3 && count(Class::Lower) >= 3 && count(Class::Digit) >= 1
 }
 
+/// Whether a user is rather a token: long, and of letters and digits.
+fn is_token(user: &str) -> bool {
+    user.len() >= SHORTEST_ACCESS_TOKEN && user.chars().all(is_base64url) && user.bytes().any(|it| it.is_ascii_digit())
+}
+
+fn is_base64(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=')
+}
+
 fn is_base64url(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '-' | '_')
 }
@@ -316,6 +405,36 @@ mod tests {
             "hf_datasets_of_the_vision_group_2026",
         ] {
             assert_eq!(redact_secrets(harmless), harmless);
+        }
+    }
+
+    #[test]
+    fn bearers_of_a_token_are_let_in_by_nobody() {
+        let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        let token = format!("{}.{}.{}", part(r#"{"alg":"RS256"}"#), part(r#"{"sub":"system"}"#), "aB3-".repeat(20));
+        let key = STANDARD.encode(private_key());
+        for (text, shown, noun) in [
+            (format!("x: {token}"), "x: [redacted]", "a bearer token"),
+            ("Authorization: Bearer abcd.efgh-0123_X".to_owned(), "Authorization: Bearer [redacted]", "a bearer token"),
+            (
+                "https://h/p?access_token=abcdefgh01234567".to_owned(),
+                "https://h/p?access_token=[redacted]",
+                "a bearer token",
+            ),
+            (format!("client: {key}, x"), "client: [redacted], x", "a private key"),
+            ("https://abcdef0123456789@h/p".to_owned(), "https://[redacted]@h/p", "a URL with a password"),
+        ] {
+            assert_eq!(redact_secrets(&text), shown);
+            assert_eq!(find_secret(&text), Some((1, noun)), "{text}");
+        }
+        for harmless in [
+            "Bearer of the certificate",
+            "bearer authentication-less",
+            "eyJ.eyJ.x",
+            "ssh://git@h/p",
+            "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0t",
+        ] {
+            assert_eq!((redact_secrets(harmless).as_str(), find_secret(harmless)), (harmless, None));
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use comity_policy::show_duration;
 use comity_types::{ClusterId, RequestId, RequestState};
 
 use crate::explain::answer::Explanation;
@@ -100,8 +101,10 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
     if let Some(position) = &mut position {
         position.earliest = adjusted_outlook(&request.spec, &explanation, position.earliest.take());
     }
-    if request.early {
-        explanation.summary = format!("its start window has not opened; {}", explanation.summary);
+    let held = request.retry_at.map(|at| format!("it is tried again in {}", show_duration(at.since(state.log_time).0)));
+    let held = held.or_else(|| request.early.then(|| "its start window has not opened".to_owned()));
+    if let Some(held) = held {
+        explanation.summary = format!("{held}; {}", explanation.summary);
     }
     match position.as_ref().and_then(|position| position.reserved.as_ref()) {
         Some(reserved) if reserved.request == id => {

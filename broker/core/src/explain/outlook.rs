@@ -64,7 +64,7 @@ fn by_later_preemption<'p>(
     let end_or_yield = |lease: &Lease, end| if yields_to_priority(state, lease, value) { state.log_time } else { end };
     let yielding = leases.iter().map(|(id, lease, end)| HeldCapacity::of_lease(*id, lease, end_or_yield(lease, *end)));
     let (from, _) = outlook_alone(snapshot, yielding.chain(held.iter().cloned()).collect(), &request.spec)?;
-    let from = from.max(request.spec.not_before.unwrap_or_default());
+    let from = from.max(request.opens_at().unwrap_or_default());
     if from <= state.log_time {
         // A useful preemption would have been planned already.
         return None;

@@ -59,7 +59,7 @@ pub(crate) fn queue_position(state: &State, id: RequestId) -> Option<(QueuePosit
         outlook_beside_reservations(&planning, &plan, &snapshot, Vec::new(), request, reclaims.as_ref())
     };
     let position = QueuePosition {
-        place: if request.early { 0 } else { place(state, &snapshot, id) },
+        place: if request.waits() { place(state, &snapshot, id) } else { 0 },
         waiting: state.derived.queue.by_age.len(),
         share_ppm,
         entitled_ppm,

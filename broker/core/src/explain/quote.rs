@@ -120,6 +120,7 @@ fn submitted(state: &State, spec: &RequestSpec) -> Request {
         reclaims: 0,
         failed_donors: refused.cloned().collect(),
         early: spec.not_before.is_some_and(|opens| opens > state.log_time),
+        retry_at: None,
         room_at: None,
         message: String::new(),
         revision: 0,

@@ -66,9 +66,9 @@ pub(crate) fn check_proposed(state: &State, proposed: &ProposedPlacement, role: 
     if let Role::Replaces(old) = role {
         snapshot.exclude_chain(&request.chain_of(state, old));
     } else if role == Role::Starts
-        && (request.early || request.spec.start_by.is_some_and(|deadline| deadline <= state.log_time))
+        && (!request.waits() || request.spec.start_by.is_some_and(|deadline| deadline <= state.log_time))
     {
-        return Err(Refusal::new(Code::WrongState, "its start window is not open", "plan again"));
+        return Err(Refusal::new(Code::WrongState, "it may not start at this time", "plan again"));
     }
     if role == Role::Joins {
         snapshot.beside_milli = gang::held_milli(state, request);

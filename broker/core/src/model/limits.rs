@@ -96,6 +96,8 @@ pub const REVOCATION_KEPT_MS: u64 = 91 * 24 * 3_600 * 1_000;
 pub const MAX_ENDED_KEPT: usize = 1_000;
 /// Placements tried before a request fails.
 pub const MAX_ATTEMPTS: u32 = 5;
+/// Pause of a request after its first placement, if the donor had failed it before; doubles with every placement.
+pub const RETRY_PAUSE_MS: u64 = 15 * 1_000;
 /// Leases of one gang: one per donor, and one for each time that members joined later.
 pub const MAX_PARTS: usize = 16;
 /// Replacements in one chain that are themselves under reclaim. The request then waits until some have ended.

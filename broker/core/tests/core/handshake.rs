@@ -4,13 +4,15 @@ use comity_core::command::{
     AckEnvelope, CancelRequest, Expire, JoinCluster, LeaseOutcome, MarkClusters, OfferKeys, PeeringOutcome,
     RelayEnvelope, ReleaseLease, RenewLease, ReportLease, ReportPeering,
 };
-use comity_core::demand::Share;
+use comity_core::demand::{RequestSpec, Share};
 use comity_core::envelope::{Envelope, EnvelopeKey, Step};
+use comity_core::explain::explain_waiting;
 use comity_core::keys::KeyBundle;
 use comity_core::limits::{HPKE_ENCAPSULATED_BYTES, HPKE_PUBLIC_BYTES};
 use comity_core::network::ClusterNetwork;
 use comity_core::refusal::Code;
 use comity_core::{Command, Millis, Timestamp};
+use comity_policy::show_duration;
 use comity_types::{
     Delivery, EndReason, LeaseId, LeaseState, PeeringId, PeeringState, RequestId, RequestState, Side, namespace_name,
 };
@@ -234,6 +236,50 @@ fn a_donor_that_refuses_is_not_asked_again_while_another_can_serve() {
     assert!(federation.state.requests[&request].message.contains("lends nothing today"));
     let second = federation.place()[0];
     assert_eq!(federation.state.leases[&second].placement.donor, cluster("south"));
+}
+
+#[test]
+fn the_only_donor_that_can_serve_has_time_before_it_is_asked_again() {
+    let mut federation = Federation::ready();
+    let request =
+        federation.submit(RequestSpec { deny_donors: vec![cluster("south")], ..spec(1, Share::Whole, "big") });
+    let refuse = |federation: &mut Federation| {
+        let lease = federation.place()[0];
+        federation.report_lease("north", lease, refused("lends nothing today", 0));
+    };
+    refuse(&mut federation);
+    refuse(&mut federation);
+    for pause in [30_000, 60_000, 120_000] {
+        assert_eq!(federation.state.requests[&request].state, RequestState::Queued);
+        assert!(federation.state.requests[&request].message.contains("; it is tried again in "));
+        let waiting = explain_waiting(&federation.state, request).unwrap();
+        let in_pause = format!("it is tried again in {}; ", show_duration(pause));
+        assert!(waiting.explanation.summary.starts_with(&in_pause), "{}", waiting.explanation.summary);
+        federation.now += pause - 1_000;
+        federation.ok(Command::Expire(Expire {}));
+        assert!(federation.place().is_empty(), "before {pause} ms are over");
+        federation.now += 1_000;
+        federation.ok(Command::Expire(Expire {}));
+        refuse(&mut federation);
+    }
+    assert_eq!(federation.state.requests[&request].state, RequestState::Failed);
+}
+
+#[test]
+fn a_latest_start_is_kept_in_the_pause_before_a_retry() {
+    let mut federation = Federation::ready();
+    let start_by = Some(Timestamp(federation.now + 10_000));
+    let deny_donors = vec![cluster("south")];
+    let request = federation.submit(RequestSpec { deny_donors, start_by, ..spec(1, Share::Whole, "big") });
+    for _ in 0..2 {
+        let lease = federation.place()[0];
+        federation.report_lease("north", lease, refused("lends nothing today", 0));
+    }
+    federation.now += 10_000;
+    federation.ok(Command::Expire(Expire {}));
+    let found = &federation.state.requests[&request];
+    assert_eq!((found.state, found.retry_at), (RequestState::Failed, None));
+    assert!(found.message.starts_with("not placed by its latest start"), "{}", found.message);
 }
 
 #[test]

@@ -48,7 +48,7 @@ fn pull(state: &State, head: Option<String>, outcome: PullOutcome) -> RecordPull
 fn accepted(source: BundleSource, digit: char) -> PullOutcome {
     PullOutcome::Accepted {
         source: BundleSource { commit: commit(digit), ..source },
-        departed: BTreeSet::from(["gone".to_owned()]),
+        taken_names: BTreeSet::from(["gone".to_owned()]),
     }
 }
 
@@ -112,7 +112,7 @@ fn an_accepted_commit_is_in_force_and_the_next_one_is_judged_by_it() {
     assert_eq!(by_leader(&mut state, first.clone()), Ok(ReplyBody::Policy { changed: true }));
     assert_eq!((&state.provenance.commit, &state.provenance.began), (&commit('a'), &commit('a')));
     assert_eq!(state.policy.as_ref().unwrap().source.commit, commit('a'));
-    assert!(state.provenance.departed.contains("gone"));
+    assert!(state.provenance.taken_names.contains("gone"));
     // Judged by what is no longer in force.
     assert_eq!(by_leader(&mut state, first).unwrap_err().code, Code::PolicyChanged);
     // The commit outlives the source, so that another source cannot bring back an older one.
@@ -130,7 +130,7 @@ fn an_accepted_commit_is_in_force_and_the_next_one_is_judged_by_it() {
     let other = pull(&state, commit('c'), accepted(signed(), 'c'));
     by_leader(&mut state, other).unwrap();
     assert_eq!((&state.provenance.commit, &state.provenance.began), (&commit('c'), &commit('c')));
-    assert!(state.provenance.departed.contains("gone"));
+    assert!(state.provenance.taken_names.contains("gone"));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn the_artifact_in_force_outlives_failures_and_another_setting() {
         (provenance.artifact.unwrap_or_default(), provenance.source.unwrap().artifact.unwrap_or_default())
     };
     let texts = |one: &str, other: &str| (one.to_owned(), other.to_owned());
-    let accepted = PullOutcome::Accepted { source: terms(MAINTAINERS, MAINTAINERS), departed: BTreeSet::new() };
+    let accepted = PullOutcome::Accepted { source: terms(MAINTAINERS, MAINTAINERS), taken_names: BTreeSet::new() };
     let record = of(&state, 'a', accepted);
     by_leader(&mut state, record).unwrap();
     assert_eq!(shown(&state), texts("sha256:a", "sha256:a"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_core::command::{CancelRequest, LeaseOutcome, PlaceRequests, ReleaseLease, RenewLease};
+use comity_core::command::{CancelRequest, Expire, LeaseOutcome, PlaceRequests, ReleaseLease, RenewLease};
 use comity_core::demand::{Members, RequestSpec, Share};
 use comity_core::explain;
 use comity_core::inventory::Sharing;
@@ -390,8 +390,15 @@ proptest! {
             if !federation.place().is_empty() {
                 continue;
             }
-            let Some((lease, _)) = federation.pick(0, LeaseState::is_in_force) else { break };
-            federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
+            if let Some((lease, _)) = federation.pick(0, LeaseState::is_in_force) {
+                federation.ok(Command::ReleaseLease(ReleaseLease { lease }));
+                continue;
+            }
+            let Some(retry_at) = federation.state.requests.values().filter_map(|request| request.retry_at).min() else {
+                break;
+            };
+            federation.now = federation.now.max(retry_at.0);
+            federation.ok(Command::Expire(Expire {}));
         }
         for (id, request) in &federation.state.requests {
             if !request.state.is_final() {

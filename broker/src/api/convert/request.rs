@@ -273,6 +273,7 @@ pub fn to_proto(id: RequestId, request: &Request) -> v1::Request {
         },
         gpu_type: request.spec.gpus.gpu_type.as_ref().map_or_else(String::new, ToString::to_string),
         reclaims: request.reclaims,
+        retry_at_ms: request.retry_at.map_or(0, |time| time.0),
     }
 }
 

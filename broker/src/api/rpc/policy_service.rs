@@ -140,17 +140,17 @@ impl PolicyHandlers {
         self.context.admit(Rpc::GetPolicy, &request).await?;
         let read = |state: &State| {
             let record = state.policy.clone().ok_or_else(none_in_force)?;
-            let departed = state.provenance.departed.iter().cloned().collect();
-            Ok((record, policy_repository::to_proto(&state.provenance), departed))
+            let taken_names = state.provenance.taken_names.iter().cloned().collect();
+            Ok((record, policy_repository::to_proto(&state.provenance), taken_names))
         };
-        let (record, source, departed_institutions) = self.context.read(request.into_inner().consistency, read).await?;
+        let (record, source, taken_names) = self.context.read(request.into_inner().consistency, read).await?;
         Ok(v1::GetPolicyResponse {
             bundle: Some(policy::source_to_proto(&record.source)),
             hash: record.bundle.hash.clone(),
             applied_at_ms: record.applied_at.0,
             applied_by: record.applied_by,
             source,
-            departed_institutions,
+            taken_names,
         })
     }
 

@@ -22,7 +22,7 @@ pub(super) struct CommitBasis {
     pub(super) commit: Option<ObjectId>,
     began: Option<ObjectId>,
     pub(super) folder: PolicyFolder,
-    departed: BTreeSet<String>,
+    taken_names: BTreeSet<String>,
     pub(super) branch: String,
     /// Whether the brokers pull the policy. Without a source they name no commit, even if one is in force.
     pub(super) has_source: bool,
@@ -53,8 +53,8 @@ impl CommitBasis {
             Some(folder) => folder,
             None => source.folder.parse().map_err(|_| unreadable("the folder of the source"))?,
         };
-        let departed = answer.departed_institutions.into_iter().collect();
-        Ok(Self { bundle, commit, began, folder, departed, branch: source.branch, has_source })
+        let taken_names = answer.taken_names.into_iter().collect();
+        Ok(Self { bundle, commit, began, folder, taken_names, branch: source.branch, has_source })
     }
 
     /// The policy of a commit that the caller trusts.
@@ -64,8 +64,8 @@ impl CommitBasis {
     pub(super) async fn trusted(clone: &GitClone, revision: &str, folder: PolicyFolder) -> Result<Self, Failure> {
         let commit = clone.commit("--base", revision).await?;
         let bundle = policy_of(&clone.objects().await?, &folder, "--base", commit)?;
-        let (departed, branch) = (BTreeSet::new(), String::new());
-        Ok(Self { bundle, commit: Some(commit), began: None, folder, departed, branch, has_source: false })
+        let (taken_names, branch) = (BTreeSet::new(), String::new());
+        Ok(Self { bundle, commit: Some(commit), began: None, folder, taken_names, branch, has_source: false })
     }
 
     /// Judges a head as the leader of the brokers would now.
@@ -73,8 +73,8 @@ impl CommitBasis {
     /// # Errors
     /// [`Failure`] if the clone lacks objects.
     pub(super) fn judge(&self, objects: &ObjectDatabase, head: ObjectId) -> Result<Verdict, Failure> {
-        let Self { bundle, commit, began, departed, .. } = self;
-        let in_force = InForce { bundle, commit: *commit, began: *began, departed };
+        let Self { bundle, commit, began, taken_names, .. } = self;
+        let in_force = InForce { bundle, commit: *commit, began: *began, taken_names };
         judge(objects, &self.folder, &in_force, head, now_ms()).map_err(|error| incomplete(&error))
     }
 }

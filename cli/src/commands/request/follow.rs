@@ -14,7 +14,7 @@ use tonic::Status;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::output::{Answer, Sheet};
+use crate::output::{Answer, Format, Page, Sheet};
 use crate::views::{Lease, Request};
 
 /// Consecutive streams without an event before giving up.
@@ -42,6 +42,24 @@ impl Answer for Change {
         };
         let message = message.map(|message| format!(": {message}")).unwrap_or_default();
         format!("{id} {state}{message}").into()
+    }
+}
+
+/// Changes as lines for people: a line that reads like the one before is not written again.
+#[derive(Debug, Default)]
+pub(super) struct ChangeLines {
+    last: String,
+}
+
+impl ChangeLines {
+    /// The line of a change, with its line break; empty if it reads like the one before.
+    pub(super) fn next(&mut self, change: &Change, now_ms: u64, page: Page) -> Result<&str, Failure> {
+        let line = Format::Table.render_event(change, now_ms, page)?;
+        if line == self.last {
+            return Ok("");
+        }
+        self.last = line;
+        Ok(&self.last)
     }
 }
 
@@ -336,6 +354,19 @@ mod tests {
         assert!(follower.apply(lease(15, "lease-2", v1::LeaseState::Active)).is_some());
         assert!(follower.apply(lease(15, "lease-2", v1::LeaseState::Active)).is_none(), "each change is reported once");
         assert!(follower.finished().expect("active").into_result().is_ok());
+    }
+
+    #[tokio::test]
+    async fn people_read_each_line_once() {
+        let (mut follower, mut lines) = (follower(), ChangeLines::default());
+        let mut line = |event| {
+            let change = follower.apply(event).expect("a change");
+            lines.next(&change, 0, Page::PLAIN).expect("a line").to_owned()
+        };
+        assert_eq!(line(lease(21, "lease-1", v1::LeaseState::Placed)), "lease-1 placed\n");
+        assert_eq!(line(lease(22, "lease-1", v1::LeaseState::Placed)), "");
+        assert_eq!(line(lease(23, "lease-1", v1::LeaseState::Connecting)), "lease-1 connecting\n");
+        assert_eq!(line(lease(24, "lease-2", v1::LeaseState::Connecting)), "lease-2 connecting\n");
     }
 
     #[tokio::test]

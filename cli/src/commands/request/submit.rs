@@ -7,11 +7,12 @@ use comity_proto::v1;
 use comity_proto::v1::request_service_client::RequestServiceClient;
 
 use super::ctrl_c::{CtrlC, stopped_submitting, stopped_waiting};
-use super::follow::Follower;
+use super::follow::{Change, ChangeLines, Follower};
 use super::read_spec::read_spec;
 use super::spec_args::{FAILURES, OUTPUT, SpecArgs};
+use crate::clock::now_ms;
 use crate::failure::Failure;
-use crate::output::{Format, Page, note, write_stderr, write_stdout};
+use crate::output::{Page, note, write_stderr, write_stdout};
 use crate::session::{Session, call, idempotency_key};
 use crate::units::DurationBounds;
 use crate::views::{QuotaUse, Request};
@@ -107,8 +108,9 @@ impl SubmitArgs {
         };
         note(&format!("{id} submitted"));
         let follower = Follower::new(channel, &id);
-        let report = |change: &super::follow::Change| {
-            write_stderr(&Format::Table.render_event(change, crate::clock::now_ms(), Page::stderr())?);
+        let mut lines = ChangeLines::default();
+        let report = |change: &Change| {
+            write_stderr(lines.next(change, now_ms(), Page::stderr())?);
             Ok(())
         };
         let followed = follower.until_active(Some(Duration::from_millis(self.timeout)), report);

@@ -5,6 +5,7 @@ use comity_provenance::{
 };
 
 use super::attempts::data::{SCANS, share_data};
+use super::attempts::departures::{give_cluster_to_keyless, leave_without_centre};
 use super::attempts::members::share;
 use super::attempts::reservations::{reserve, reserve_at_both};
 use super::repository::{NOW_MS, Repository, document};
@@ -190,7 +191,39 @@ fn institutions_come_leave_and_end_what_they_have_with_others() {
     repository.edit("cluster.yaml", "lends: [{classes: [large], to: {institutions: [poly]}}]", "lends: []");
     repository.commit(Some("ingrid"), "remove poly");
     let found = accepted(&repository);
-    assert_eq!(found.departed.iter().collect::<Vec<_>>(), ["poly"]);
+    let names = ["Cluster/poly-farm", "Institution/poly", "Tenant/ml"];
+    assert_eq!(found.taken_names.iter().collect::<Vec<_>>(), names);
+}
+
+#[test]
+fn two_maintainers_give_the_cluster_of_an_institution_that_left_to_another_one() {
+    let repository = Repository::new();
+    leave_without_centre(&repository);
+    repository.commit(Some("ingrid"), "remove");
+    give_cluster_to_keyless(&repository);
+    let given = repository.commit(Some("ingrid"), "give");
+    repository.approve("otto", given);
+    let found = accepted(&repository);
+    assert_eq!(found.taken_names.iter().collect::<Vec<_>>(), ["Institution/centre"]);
+}
+
+#[test]
+fn an_owner_brings_a_proposal_up_to_date_on_its_branch() {
+    let mut repository = Repository::new();
+    repository.git(&["checkout", "--quiet", "-b", "proposal"]);
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 0");
+    repository.commit(Some("centre"), "propose");
+    repository.git(&["checkout", "--quiet", "main"]);
+    repository.edit("cluster.yaml", "localReserveGpus: 2", "localReserveGpus: 7");
+    repository.commit(Some("centre"), "meanwhile");
+    repository.take_into_force();
+    repository.git(&["checkout", "--quiet", "proposal"]);
+    repository.try_git(&["merge", "--quiet", "--no-ff", "--no-commit", "main"]);
+    repository.git(&["checkout", "--quiet", "--ours", "--", "policy/cluster.yaml"]);
+    repository.commit(Some("centre"), "bring up to date");
+    repository.git(&["checkout", "--quiet", "main"]);
+    repository.merge("proposal", None);
+    accepted(&repository);
 }
 
 #[test]
@@ -309,7 +342,7 @@ fn a_store_that_lies_is_found_out() {
         bundle: &repository.in_force,
         commit: repository.commit,
         began: repository.began,
-        departed: &repository.departed,
+        taken_names: &repository.taken_names,
     };
     for (asked, given) in
         [(id("HEAD:policy/cluster.yaml"), file), (head, id("HEAD^")), (id("HEAD^{tree}"), id("HEAD^^{tree}"))]

@@ -2,8 +2,12 @@
 
 #[path = "attempts/data.rs"]
 pub(crate) mod data;
+#[path = "attempts/departures.rs"]
+pub(crate) mod departures;
 #[path = "attempts/members.rs"]
 pub(crate) mod members;
+#[path = "attempts/merges.rs"]
+mod merges;
 #[path = "attempts/reservations.rs"]
 pub(crate) mod reservations;
 
@@ -53,6 +57,18 @@ fn attempts() -> Vec<Attempt> {
             },
             "unsigned",
             "without the signature of a maintainer: it is signed by the key SHA256:",
+        ),
+        (
+            "a change signed with an RSA key",
+            |repository| {
+                let mut keygen = std::process::Command::new("ssh-keygen");
+                keygen.args(["-q", "-t", "rsa", "-b", "2048", "-N", "", "-f"]).arg(repository.path().join("keys/rsa"));
+                assert!(keygen.status().unwrap().success());
+                change_rule(repository);
+                repository.commit(Some("rsa"), "x");
+            },
+            "unsigned",
+            "it is signed with a key of ssh-rsa; use Ed25519 or ECDSA",
         ),
         (
             "a maintainer rewrites the terms of an institution's cluster",
@@ -126,6 +142,16 @@ fn attempts() -> Vec<Attempt> {
             },
             "unsigned",
             "changes Federation `f` without the signature of 2 maintainers (it has 1)",
+        ),
+        (
+            "two maintainers end the need for the signatures of institutions",
+            |repository| {
+                repository.edit("federation.yaml", "required: true", "required: false");
+                let change = repository.commit(Some("otto"), "x");
+                repository.approve("ingrid", change);
+            },
+            "unsigned",
+            "changes Federation `f` without the signature of institution `centre` and institution `poly`",
         ),
         (
             "a maintainer makes itself a broker operator",

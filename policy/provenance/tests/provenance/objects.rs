@@ -51,7 +51,7 @@ fn judged(repository: &Repository) -> (Shown, Verdict) {
         bundle: &at_base,
         commit: repository.commit,
         began: repository.began,
-        departed: &repository.departed,
+        taken_names: &repository.taken_names,
     };
     let verdict = judge(&shown, &folder(), &in_force, head, NOW_MS).unwrap();
     assert_eq!(format!("{verdict:?}"), format!("{:?}", repository.judge()));
@@ -117,7 +117,7 @@ fn one_with_less_memory_refuses_more_policy_than_it_can_hold() {
         bundle: &repository.in_force,
         commit: repository.commit,
         began: repository.began,
-        departed: &repository.departed,
+        taken_names: &repository.taken_names,
     };
     let verdict = judge_within(&repository, &folder(), &in_force, head, NOW_MS, 100).unwrap();
     assert!(matches!(&verdict, Verdict::Refused(refused) if refused.reason.code() == "too-long"), "{verdict:?}");

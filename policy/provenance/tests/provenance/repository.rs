@@ -20,7 +20,7 @@ pub(crate) struct Repository {
     pub(crate) in_force: Bundle,
     pub(crate) commit: Option<ObjectId>,
     pub(crate) began: Option<ObjectId>,
-    pub(crate) departed: BTreeSet<String>,
+    pub(crate) taken_names: BTreeSet<String>,
     pub(crate) now_ms: u64,
 }
 
@@ -38,8 +38,8 @@ impl Repository {
             assert!(made.expect("ssh-keygen runs").success());
         }
         let empty = Bundle::compile(&BundleSource::of_files(minimal())).unwrap();
-        let departed = BTreeSet::new();
-        let mut repository = Self { folder, in_force: empty, commit: None, began: None, departed, now_ms: NOW_MS };
+        let taken_names = BTreeSet::new();
+        let mut repository = Self { folder, in_force: empty, commit: None, began: None, taken_names, now_ms: NOW_MS };
         repository.git(&["init", "--quiet", "--initial-branch", "main"]);
         for (file, text) in repository.documents() {
             repository.write(file, &text);
@@ -203,7 +203,7 @@ impl Repository {
 
     pub(crate) fn judge(&self) -> Verdict {
         let in_force =
-            InForce { bundle: &self.in_force, commit: self.commit, began: self.began, departed: &self.departed };
+            InForce { bundle: &self.in_force, commit: self.commit, began: self.began, taken_names: &self.taken_names };
         judge(self, &"policy".parse::<PolicyFolder>().unwrap(), &in_force, self.head(), self.now_ms).unwrap()
     }
 }

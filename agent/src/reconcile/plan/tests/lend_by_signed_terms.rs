@@ -59,7 +59,7 @@ const COMMIT: &str = "3f2a9c51b0de4d8f6a7c2e19d05b84f7a1c6e3d2";
 
 fn signed(lends: &str) -> SignedPolicy {
     let commit: ObjectId = COMMIT.parse().unwrap();
-    let anchor = PolicyAnchor { commit, folder: Default::default(), departed: BTreeSet::new(), pinned: None };
+    let anchor = PolicyAnchor { commit, folder: Default::default(), taken_names: BTreeSet::new(), pinned: None };
     SignedPolicy::of(anchor, bundle(lends))
 }
 

@@ -96,12 +96,13 @@ fn release_idle(transition: &mut Transition<'_>, id: RequestId) {
     transition.end_lease(lease, EndReason::Idle, &message);
 }
 
-/// Opens or closes a start window. A request placed in time meets its deadline; if its hold fails after the deadline,
+/// Opens or closes a start window, or ends the pause before a retry. A request placed in time meets its deadline; if its hold fails after the deadline,
 /// it is not retried.
 fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
     let now = transition.now();
     transition.change_request(id, |request| {
         request.early = false;
+        request.retry_at = None;
         if request.spec.start_by.is_some_and(|deadline| deadline <= now) {
             request.state = RequestState::Failed;
             "not placed by its latest start: no donor could serve it in time".clone_into(&mut request.message);

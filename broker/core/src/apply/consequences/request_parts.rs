@@ -195,8 +195,12 @@ impl Transition<'_> {
                     }
                 }
                 EndReason::HoldExpired | EndReason::DonorFailed | EndReason::PartFailed => {
+                    if request.attempts < MAX_ATTEMPTS {
+                        request.try_again(donor, reason, now);
+                        return;
+                    }
                     request.avoid(donor, reason);
-                    if request.attempts < MAX_ATTEMPTS { RequestState::Queued } else { RequestState::Failed }
+                    RequestState::Failed
                 }
             };
         });

@@ -23,10 +23,10 @@ pub struct Provenance {
     /// registry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub artifact: Option<String>,
-    /// Institutions that left the federation while signatures were required. Only several maintainers give their names
-    /// to others.
+    /// Names of institutions that left the federation, and of their clusters, tenants and datasets, as
+    /// `Cluster/ncc-main`. Only several maintainers give them to others.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
-    pub departed: BTreeSet<String>,
+    pub taken_names: BTreeSet<String>,
 }
 
 impl Provenance {

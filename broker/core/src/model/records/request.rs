@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use comity_policy::show_duration;
 use comity_types::{ClusterId, EndReason, LeaseId, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::model::demand::RequestSpec;
-use crate::model::time::Timestamp;
+use crate::model::limits::{MAX_ATTEMPTS, RETRY_PAUSE_MS};
+use crate::model::time::{Millis, Timestamp};
 
 /// A request for GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +36,9 @@ pub struct Request {
     pub failed_donors: BTreeSet<ClusterId>,
     /// Whether its start window has not opened yet.
     pub early: bool,
+    /// When it is tried again, if it waits because a donor failed it repeatedly.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_at: Option<Timestamp>,
     /// The donor that reclaimed leases for this request, while it waits.
     pub room_at: Option<ClusterId>,
     /// Status message for people.
@@ -51,7 +56,18 @@ impl Request {
     /// Whether it waits and may be placed now.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.state == RequestState::Queued && !self.early
+        self.state == RequestState::Queued && !self.early && self.retry_at.is_none()
+    }
+
+    /// When it may be placed, if it may not be now: its start window opens, or it is tried again.
+    pub(crate) fn opens_at(&self) -> Option<Timestamp> {
+        self.spec.not_before.filter(|_| self.early).max(self.retry_at)
+    }
+
+    /// When it needs attention as time passes: it opens, or its latest start is over.
+    pub(crate) fn due(&self) -> Option<Timestamp> {
+        let deadline = self.spec.start_by.filter(|_| !self.early);
+        if self.state == RequestState::Queued { self.opens_at().into_iter().chain(deadline).min() } else { None }
     }
 
     /// Its leases, the first one first; if it is not placed, its last lease.
@@ -65,6 +81,19 @@ impl Request {
             self.spec.deny_donors.push(donor.clone());
         }
         self.failed_donors.insert(donor);
+    }
+
+    /// Queues it again after `donor` failed it. If that donor failed it before, there was no other, and what is wrong there
+    /// has time to be mended: 30 s, 60 s, then 120 s.
+    pub(crate) fn try_again(&mut self, donor: ClusterId, reason: EndReason, now: Timestamp) {
+        let failed_again = self.failed_donors.contains(&donor);
+        self.avoid(donor, reason);
+        self.state = RequestState::Queued;
+        if failed_again {
+            let pause = Millis(RETRY_PAUSE_MS << self.attempts.clamp(1, MAX_ATTEMPTS).saturating_sub(1));
+            self.retry_at = Some(now.after(pause));
+            self.message.push_str(&format!("; it is tried again in {}", show_duration(pause.0)));
+        }
     }
 
     /// Start of its wait: its submission, or the opening of its start window.

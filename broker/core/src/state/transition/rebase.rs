@@ -78,7 +78,7 @@ impl Transition<'_> {
         if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _, removed: _ }) = policy {
             shift(applied_at, ms);
         }
-        let Provenance { source, commit: _, began: _, artifact: _, departed: _ } = provenance;
+        let Provenance { source, commit: _, began: _, artifact: _, taken_names: _ } = provenance;
         if let Some(source) = source {
             shift_source(source, ms);
         }
@@ -192,11 +192,13 @@ fn shift_request(request: &mut Request, ms: i64, now: Timestamp) {
         reclaims: _,
         failed_donors: _,
         early,
+        retry_at,
         room_at: _,
         message,
         revision: _,
     } = request;
     shift(submitted_at, ms);
+    retry_at.iter_mut().for_each(|time| shift(time, ms));
     let closed = spec.not_before.is_some_and(|opens| opens > now);
     if *state == RequestState::Queued && closed && !*early {
         *early = true;

@@ -29,6 +29,7 @@ impl Transition<'_> {
         let Some(request) = records.requests.get_mut(&id) else { return };
         let before = request.state;
         change(request);
+        request.retry_at = request.retry_at.filter(|_| request.state == RequestState::Queued);
         request.revision = revision;
         let after = request.state;
         records.derived.note_request(id, request, records.policy.as_ref());

@@ -121,7 +121,7 @@ pub(super) fn attempts() -> Vec<Attempt> {
         (
             "the same after the removal came into force",
             |repository| {
-                repository.departed.insert("guest".to_owned());
+                repository.taken_names.insert("Institution/guest".to_owned());
                 repository.write("guest.yaml", &document("Institution", "guest", "displayName: G, contact: g@x"));
                 repository.commit(Some("ingrid"), "x");
             },

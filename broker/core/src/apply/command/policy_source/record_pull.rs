@@ -49,7 +49,7 @@ pub enum PullOutcome {
         /// Its files.
         source: BundleSource,
         /// Institutions that left the federation, up to now.
-        departed: BTreeSet<String>,
+        taken_names: BTreeSet<String>,
     },
     /// The last good bundle stays.
     Failed {
@@ -92,11 +92,11 @@ impl RecordPull {
                 source.failure = None;
                 provenance.artifact.clone_from(&source.artifact);
             }
-            PullOutcome::Accepted { source: files, departed } => {
+            PullOutcome::Accepted { source: files, taken_names } => {
                 source.failure = None;
                 provenance.artifact.clone_from(&source.artifact);
                 check_broker_operators(in_force, files)?;
-                provenance.departed.clone_from(departed);
+                provenance.taken_names.clone_from(taken_names);
                 if provenance.commit.is_none() || self.head.is_none() {
                     provenance.began.clone_from(&self.head);
                 }

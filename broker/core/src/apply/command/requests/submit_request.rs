@@ -44,6 +44,7 @@ impl SubmitRequest {
             reclaims: 0,
             failed_donors,
             early,
+            retry_at: None,
             room_at: None,
             message: message.to_owned(),
             revision: 0,
