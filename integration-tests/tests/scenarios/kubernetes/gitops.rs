@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use comity_scenarios::deploy;
+use comity_scenarios::{PATIENCE, deploy, until};
 use comity_testkit::{Binaries, ControlPlane, ControlPlaneConfig};
 use serde_json::Value;
 
@@ -51,7 +51,9 @@ async fn set_ups_for_flux_and_argo_cd_are_what_their_api_servers_accept() {
     let site = GitopsPlane { plane: ControlPlane::start(&binaries, config).await.unwrap() };
     let definitions = binaries.program("gitops-crds.yaml");
     site.plane.kubectl(&["apply", "--server-side", "-f", definitions.to_str().unwrap()]).await.unwrap();
-    site.plane.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).await.unwrap();
+    // A definition that has no conditions yet is an error for `kubectl wait`.
+    let established = ["wait", "--for=condition=Established", "crd", "--all", "--timeout=10s"];
+    until("the definitions", PATIENCE, async || Ok(Some(site.plane.kubectl(&established).await?))).await.unwrap();
     for namespace in ["flux-system", "argocd"] {
         site.plane.kubectl(&["create", "namespace", namespace]).await.unwrap();
     }
