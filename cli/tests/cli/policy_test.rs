@@ -29,6 +29,17 @@ fn with_one_test(donor: &str) -> tempfile::TempDir {
 }
 
 #[test]
+fn the_book_shows_the_hash_of_the_examples() {
+    let checked = stdout(&run(&["policy", "check", &examples().display().to_string()]));
+    let hash = checked.trim_end().rsplit_once(", hash ").unwrap().1;
+    for page in ["policy.md", "join.md"] {
+        let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(page)).unwrap();
+        let shown: Vec<&str> = text.lines().filter_map(|line| Some(line.split_once(", hash ")?.1)).collect();
+        assert!(!shown.is_empty() && shown.iter().all(|shown| *shown == hash), "{page}: {shown:?}, not {hash}");
+    }
+}
+
+#[test]
 fn the_examples_pass_and_a_pattern_chooses() {
     let dir = examples().display().to_string();
     let passed = run(&["policy", "test", &dir]);

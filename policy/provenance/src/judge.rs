@@ -191,9 +191,8 @@ impl Walk<'_> {
                     Some(parent) if commit.is_merge() => self.signed_on_branches(commit, parent, &keys)?,
                     _ => Vec::new(),
                 };
-                let accepted = self.ledger.accepted().clone();
-                let signers = |key: &DocumentKey, version: Option<&DocumentSpec>| {
-                    let mut signers = signers_since(&brought_in, key, accepted.get(key), version);
+                let signers = |key: &DocumentKey, accepted: Option<&DocumentSpec>, version: Option<&DocumentSpec>| {
+                    let mut signers = signers_since(&brought_in, key, accepted, version);
                     if let Signature::By(signer) = &own {
                         signers.insert(signer.clone());
                     }

@@ -30,8 +30,9 @@ pub(crate) struct Signed<'s> {
     pub(crate) commit: ObjectId,
     /// What its own signature is worth, for people.
     pub(crate) signature: String,
-    /// Who signed a version of a document: the commit itself, and commits that a merge brings in.
-    pub(crate) signers: &'s dyn Fn(&DocumentKey, Option<&DocumentSpec>) -> BTreeSet<Signer>,
+    /// Who signed the change of a document from its accepted version to another one: the commit itself, and commits that
+    /// a merge brings in.
+    pub(crate) signers: &'s dyn Fn(&DocumentKey, Option<&DocumentSpec>, Option<&DocumentSpec>) -> BTreeSet<Signer>,
 }
 
 /// The accepted documents, and the changes that are not.
@@ -67,7 +68,7 @@ impl Ledger {
             if self.pending.get(&key).is_some_and(|change| change.version == version) {
                 continue;
             }
-            let signers = (signed.signers)(&key, version.as_deref());
+            let signers = (signed.signers)(&key, self.accepted.get(&key), version.as_deref());
             let (commit, signature) = (signed.commit, signed.signature.clone());
             let change = PendingChange { commit, version, signers, signature, missing: String::new() };
             self.pending.insert(key, change);

@@ -78,7 +78,7 @@ pub enum Reason {
         /// In another history: the hash that the head's message names as `Replaces:`.
         replaces: Option<String>,
     },
-    /// Too many institutions have left.
+    /// More names stay taken than are remembered.
     TooManyTakenNames,
     /// Nobody could sign a later change.
     LockedOut {

@@ -101,11 +101,12 @@ pub fn explain_waiting(state: &State, id: RequestId) -> Option<Waiting> {
     if let Some(position) = &mut position {
         position.earliest = adjusted_outlook(&request.spec, &explanation, position.earliest.take());
     }
-    let held = request.retry_at.map(|at| format!("it is tried again in {}", show_duration(at.since(state.log_time).0)));
-    let held = held.or_else(|| request.early.then(|| "its start window has not opened".to_owned()));
-    if let Some(held) = held {
-        explanation.summary = format!("{held}; {}", explanation.summary);
-    }
+    let summary = std::mem::take(&mut explanation.summary);
+    explanation.summary = match request.retry_at {
+        Some(at) => format!("it is tried again in {}; {summary}", show_duration(at.since(state.log_time).0)),
+        None if request.early => format!("its start window has not opened; {summary}"),
+        None => summary,
+    };
     match position.as_ref().and_then(|position| position.reserved.as_ref()) {
         Some(reserved) if reserved.request == id => {
             let donors = names(&reserved.donors);

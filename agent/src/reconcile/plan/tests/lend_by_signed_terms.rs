@@ -73,6 +73,17 @@ fn asked(lends: &str) -> Sim {
     sim
 }
 
+/// A lease in force, and when its term ends.
+fn in_force() -> (Sim, u64) {
+    let mut sim = asked(LENDS);
+    sim.settle();
+    sim.records.outbox.clear();
+    sim.desired.leases[0].donor_ready = true;
+    sim.desired.leases[0].state = Some(LeaseState::Active);
+    let end = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
+    (sim, end)
+}
+
 const LENDS: &str = "[{classes: [large]}]";
 
 /// The refusal that is planned, as code and message.
@@ -143,12 +154,7 @@ fn broker_says_that_no_signatures_are_required() {
 
 #[test]
 fn a_lease_in_force_goes_on_without_the_history_and_is_not_prolonged_without_permission() {
-    let mut sim = asked(LENDS);
-    sim.settle();
-    sim.records.outbox.clear();
-    sim.desired.leases[0].donor_ready = true;
-    sim.desired.leases[0].state = Some(LeaseState::Active);
-    let end = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
+    let (mut sim, end) = in_force();
     // Silence is not absence.
     sim.desired.policy_commit.clear();
     assert_eq!(sim.settle(), [""; 0]);
@@ -183,12 +189,7 @@ fn broker_prolongs_a_lease_for_years() {
 
 #[test]
 fn broker_hides_the_documents_after_a_failover() {
-    let mut sim = asked(LENDS);
-    sim.settle();
-    sim.records.outbox.clear();
-    sim.desired.leases[0].donor_ready = true;
-    sim.desired.leases[0].state = Some(LeaseState::Active);
-    let end = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
+    let (mut sim, end) = in_force();
     sim.signed_policy.bundle = None;
     sim.desired.policy_commit = "0".repeat(40);
     sim.desired.leases[0].expires_at_ms = end + ONE_HOUR_MS;
@@ -210,12 +211,7 @@ fn broker_hides_the_documents_after_a_failover() {
 
 #[test]
 fn broker_relabels_a_withdrawn_lease() {
-    let mut sim = asked(LENDS);
-    sim.settle();
-    sim.records.outbox.clear();
-    sim.desired.leases[0].donor_ready = true;
-    sim.desired.leases[0].state = Some(LeaseState::Active);
-    let end = sim.records.donors[&LEASE].sealed.as_ref().unwrap().lease_end_ms;
+    let (mut sim, end) = in_force();
     // The donor lends to another tenant, and no longer to this one.
     sim.signed_policy = signed("[{classes: [large], to: {tenants: [physics]}}]");
     sim.desired.leases[0].tenant = "physics".to_owned();

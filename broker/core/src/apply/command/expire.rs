@@ -96,8 +96,8 @@ fn release_idle(transition: &mut Transition<'_>, id: RequestId) {
     transition.end_lease(lease, EndReason::Idle, &message);
 }
 
-/// Opens or closes a start window, or ends the pause before a retry. A request placed in time meets its deadline; if its hold fails after the deadline,
-/// it is not retried.
+/// Opens or closes a start window, or ends the pause before a retry. A request placed in time meets its deadline; if its
+/// hold fails after the deadline, it is not retried.
 fn expire_request(transition: &mut Transition<'_>, id: RequestId) {
     let now = transition.now();
     transition.change_request(id, |request| {

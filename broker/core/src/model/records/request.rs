@@ -7,7 +7,7 @@ use comity_types::{ClusterId, EndReason, LeaseId, RequestState};
 use serde::{Deserialize, Serialize};
 
 use crate::model::demand::RequestSpec;
-use crate::model::limits::{MAX_ATTEMPTS, RETRY_PAUSE_MS};
+use crate::model::limits::RETRY_PAUSE_MS;
 use crate::model::time::{Millis, Timestamp};
 
 /// A request for GPUs.
@@ -83,14 +83,14 @@ impl Request {
         self.failed_donors.insert(donor);
     }
 
-    /// Queues it again after `donor` failed it. If that donor failed it before, there was no other, and what is wrong there
-    /// has time to be mended: 30 s, 60 s, then 120 s.
+    /// Queues it again after `donor` failed it. A donor that failed it before was its last resort, and gets time to recover:
+    /// 30 s, 60 s, then 120 s.
     pub(crate) fn try_again(&mut self, donor: ClusterId, reason: EndReason, now: Timestamp) {
         let failed_again = self.failed_donors.contains(&donor);
         self.avoid(donor, reason);
         self.state = RequestState::Queued;
         if failed_again {
-            let pause = Millis(RETRY_PAUSE_MS << self.attempts.clamp(1, MAX_ATTEMPTS).saturating_sub(1));
+            let pause = Millis(RETRY_PAUSE_MS << self.attempts.saturating_sub(1));
             self.retry_at = Some(now.after(pause));
             self.message.push_str(&format!("; it is tried again in {}", show_duration(pause.0)));
         }

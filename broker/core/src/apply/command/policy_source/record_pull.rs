@@ -48,7 +48,7 @@ pub enum PullOutcome {
     Accepted {
         /// Its files.
         source: BundleSource,
-        /// Institutions that left the federation, up to now.
+        /// Names of institutions that left the federation, up to now.
         taken_names: BTreeSet<String>,
     },
     /// The last good bundle stays.
