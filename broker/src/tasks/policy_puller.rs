@@ -316,7 +316,8 @@ fn read_documents(
                     "admit institutions that left again, or give their names to others",
                 );
             }
-            Ok(PullOutcome::Accepted { source: bundle.source().clone(), taken_names })
+            let signed_by = BTreeSet::new();
+            Ok(PullOutcome::Accepted { source: bundle.source().clone(), signed_by, taken_names })
         }
         Err(problems) => {
             let first = problems.first().map_or_else(String::new, |first| match first.file.as_str() {
@@ -379,7 +380,8 @@ fn judge_head(basis: &Basis, pulled: &PulledBranch, now_ms: u64) -> Result<PullO
         Verdict::Accepted(accepted) => {
             let mut source = accepted.bundle.source().clone();
             source.commit = Some(accepted.commit.to_string());
-            PullOutcome::Accepted { source, taken_names: accepted.taken_names }
+            let signed_by = accepted.signers.iter().map(ToString::to_string).collect();
+            PullOutcome::Accepted { source, signed_by, taken_names: accepted.taken_names }
         }
         Verdict::Refused(why) => refused(why),
     })

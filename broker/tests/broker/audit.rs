@@ -143,6 +143,8 @@ async fn records_are_filtered_and_wrong_filters_are_refused() {
     let both = v1::ListAuditRecordsRequest { act: "lease-placed".to_owned(), ..all() };
     let code = Code::InvalidArgument;
     assert_refused(client.list_audit_records(both).await, code, "include_withheld", "true");
+    let unknown = v1::ListAuditRecordsRequest { act: "lease-place".to_owned(), ..default() };
+    assert_refused(client.list_audit_records(unknown).await, code, "act", "lease-place");
     let never = v1::ListAuditRecordsRequest { since_ms: 7, until_ms: 7, ..default() };
     assert_refused(client.list_audit_records(never).await, code, "until_ms", "7");
     let beyond = v1::GetAuditConsistencyRequest { from_size: 9_999, consistency: 0 };

@@ -105,15 +105,19 @@ impl Answer for PolicyChecked {
         }
         let hash = self.hash.as_deref().unwrap_or_default();
         let documents = self.documents.unwrap_or(0);
-        format!("{warnings}ok: {documents} documents in {} files, hash {hash}\n", self.files).into()
+        let (documents, files) = (plural(documents as usize, "document"), plural(self.files, "file"));
+        format!("{warnings}ok: {documents} in {files}, hash {hash}\n").into()
     }
+}
+
+fn plural(n: usize, word: &str) -> String {
+    format!("{n} {word}{}", if n == 1 { "" } else { "s" })
 }
 
 /// Renders problems or warnings as rustc would, and their number; `word` is `problem` or `warning`.
 fn problems_text(problems: &[PolicyProblem], word: &str) -> String {
     let mut text: String = problems.iter().map(|problem| format!("{}\n\n", problem.rendered.trim_end())).collect();
     let files: std::collections::BTreeSet<_> = problems.iter().map(|problem| &problem.file).collect();
-    let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
     text.push_str(&format!("{} in {}\n", plural(problems.len(), word), plural(files.len(), "file")));
     text
 }
@@ -162,6 +166,9 @@ pub struct PolicyShown {
     pub applied_at_ms: Option<u64>,
     /// Who applied it.
     pub applied_by: Option<String>,
+    /// Who signed the commits that brought it into force.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub signed_by: Vec<String>,
     /// The Git repository that it is pulled from.
     pub source: Option<PolicySourceShown>,
     /// Files of the bundle.
@@ -200,6 +207,7 @@ impl PolicyShown {
             commit: non_empty(bundle.commit),
             applied_at_ms: non_zero(response.applied_at_ms),
             applied_by: non_empty(response.applied_by),
+            signed_by: response.signed_by,
             source: response.source.map(|source| Some(source).into()),
             files: bundle.files.into_iter().map(|file| PolicyFile { path: file.path, text: file.text }).collect(),
             detail,
@@ -215,6 +223,9 @@ impl Answer for PolicyShown {
             ("Applied", age(self.applied_at_ms.unwrap_or(0), now_ms)),
             ("By", self.applied_by.clone().unwrap_or_default()),
         ];
+        if !self.signed_by.is_empty() {
+            rows.push(("Signed by", self.signed_by.join(", ")));
+        }
         rows.extend(self.source.as_ref().and_then(PolicySourceShown::summary).map(|source| ("Source", source)));
         let head = fields(&rows);
         if self.detail == FileDetail::Text {

@@ -124,6 +124,7 @@ fn commits_are_judged_without_a_broker_by_a_commit_that_is_trusted() {
     assert_eq!(judged["unsigned"][0]["document"], "Institution `poly`", "{judged}");
     assert!(error.contains("commit-refused") && error.contains(&format!("Approves: {changed}")), "{error}");
     let shown = stdout(&check(&[]));
+    assert_eq!(shown.matches("Approves:").count(), 1, "{shown}");
     assert!(shown.contains("cannot come into force: unsigned") && shown.contains("institution `poly`"), "{shown}");
 
     let (checked, comment) = clone.check_policy("refs/heads/base", Some("policy"), None);

@@ -1,21 +1,22 @@
 //! Whether the head of a branch may come into force.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
 
-use comity_policy::{Bundle, BundleSource};
+use comity_policy::Bundle;
 
 use crate::commit::Commit;
-use crate::documents::{DocumentKey, DocumentSpec, Documents};
+use crate::commit_signatures::{BranchChange, CommitSignatures};
+use crate::documents::Documents;
 use crate::history::{self, History};
 use crate::limits::MAX_COMPILED_BYTES;
 use crate::object_id::ObjectId;
 use crate::object_store::{ObjectStore, StoreError};
-use crate::pending::{Ledger, Signed};
-use crate::policy_folder::{PolicyFolder, folder_tree, policy_files};
+use crate::pending::{Ledger, Settled};
+use crate::policy_folder::PolicyFolder;
 use crate::signature::{self, Signature};
 use crate::signer::{KnownKey, Signer, known_keys, locked_out};
 use crate::verdict::{Accepted, Reason, Refused, Verdict};
+use crate::versions::Versions;
 
 /// What is in force.
 #[derive(Clone, Debug)]
@@ -79,15 +80,15 @@ pub fn judge_within(
             History { new: BTreeMap::from([(head, commit)]), line: vec![head], older: BTreeSet::new() }
         }
     };
-    let versions = Versions { store, folder, seen: BTreeMap::new(), bytes: 0 };
+    let versions = Versions::new(store, folder);
     let ledger = Ledger::new(Documents::of(in_force.bundle), in_force.taken_names.clone());
     // Otherwise a maintainer could bring back an owner's older terms, which the owner signed at that time.
     let replaced = in_force.commit.is_none().then(|| in_force.bundle.hash.clone());
     let walk = Walk { versions, history: &history, ledger, now_ms, max_bytes, replaced };
     match walk.up_to(in_force.commit, head)? {
-        Ok((bundle, taken_names)) => {
+        Ok((bundle, Settled { taken_names, signers })) => {
             let commits = history.new.len();
-            Ok(Verdict::Accepted(Box::new(Accepted { commit: head, bundle, taken_names, commits })))
+            Ok(Verdict::Accepted(Box::new(Accepted { commit: head, bundle, signers, taken_names, commits })))
         }
         Err((commit, reason)) => refused(commit, reason),
     }
@@ -102,49 +103,10 @@ pub fn policy_at(
     folder: &PolicyFolder,
     commit: ObjectId,
 ) -> Result<Result<Bundle, Refused>, StoreError> {
-    let read = history::commit(store, commit)?;
-    let mut versions = Versions { store, folder, seen: BTreeMap::new(), bytes: 0 };
-    Ok(match versions.at(&read)?.as_ref() {
+    Ok(match Versions::new(store, folder).at_id(commit)?.as_ref() {
         Ok((bundle, _)) => Ok(bundle.clone()),
         Err(reason) => Err(Refused { commit, reason: reason.clone() }),
     })
-}
-
-/// The policy of a commit, or why it has none.
-type Version = Rc<Result<(Bundle, Documents), Reason>>;
-
-/// The policy at each commit, compiled once for each content of the folder.
-struct Versions<'w> {
-    store: &'w dyn ObjectStore,
-    folder: &'w PolicyFolder,
-    seen: BTreeMap<ObjectId, Version>,
-    bytes: usize,
-}
-
-impl Versions<'_> {
-    fn at(&mut self, commit: &Commit) -> Result<Version, StoreError> {
-        let Some(tree) = folder_tree(self.store, commit.tree, self.folder)? else {
-            return Ok(Rc::new(Err(Reason::NoFolder(self.folder.clone()))));
-        };
-        if let Some(seen) = self.seen.get(&tree) {
-            return Ok(Rc::clone(seen));
-        }
-        let version = Rc::new(match policy_files(self.store, tree)? {
-            Err(reason) => Err(Reason::NoBundle(reason)),
-            Ok(files) => {
-                self.bytes += files.iter().map(|file| file.text.len()).sum::<usize>();
-                match Bundle::compile(&BundleSource::of_files(files)) {
-                    Ok(bundle) => {
-                        let documents = Documents::of(&bundle);
-                        Ok((bundle, documents))
-                    }
-                    Err(problems) => Err(Reason::Problems(problems)),
-                }
-            }
-        });
-        self.seen.insert(tree, Rc::clone(&version));
-        Ok(version)
-    }
 }
 
 /// A walk from the commit in force to the head.
@@ -158,13 +120,13 @@ struct Walk<'w> {
     replaced: Option<String>,
 }
 
-/// The bundle of the head and the names that stay taken, or the commit and the reason of a refusal.
-type Outcome = Result<(Bundle, BTreeSet<String>), (ObjectId, Reason)>;
+/// The bundle of the head and what came of its changes, or the commit and the reason of a refusal.
+type Outcome = Result<(Bundle, Settled), (ObjectId, Reason)>;
 
 impl Walk<'_> {
     fn up_to(mut self, base: Option<ObjectId>, head: ObjectId) -> Result<Outcome, StoreError> {
         let mut mainline = base;
-        let mut at_head = Err((head, Reason::NoFolder(self.versions.folder.clone())));
+        let mut at_head = Err((head, Reason::NoFolder(self.versions.folder().clone())));
         for id in &self.history.line {
             let Some(commit) = self.history.new.get(id) else { continue };
             let keys = known_keys(self.ledger.accepted());
@@ -181,7 +143,7 @@ impl Walk<'_> {
                 }
             }
             let version = self.versions.at(commit)?;
-            if self.versions.bytes > self.max_bytes {
+            if self.versions.bytes() > self.max_bytes {
                 let what = format!("the versions of the policy since then have more than {} bytes", self.max_bytes);
                 return Ok(Err((*id, Reason::TooLong { what })));
             }
@@ -191,14 +153,7 @@ impl Walk<'_> {
                     Some(parent) if commit.is_merge() => self.signed_on_branches(commit, parent, &keys)?,
                     _ => Vec::new(),
                 };
-                let signers = |key: &DocumentKey, accepted: Option<&DocumentSpec>, version: Option<&DocumentSpec>| {
-                    let mut signers = signers_since(&brought_in, key, accepted, version);
-                    if let Signature::By(signer) = &own {
-                        signers.insert(signer.clone());
-                    }
-                    signers
-                };
-                self.ledger.compare(documents, &Signed { commit: *id, signature: own.to_string(), signers: &signers });
+                self.ledger.compare(documents, &CommitSignatures { commit: *id, own, brought_in });
                 self.ledger.settle(documents);
                 if self.ledger.has_too_many_taken_names() {
                     return Ok(Err((*id, Reason::TooManyTakenNames)));
@@ -212,7 +167,7 @@ impl Walk<'_> {
         }
         let replaced = self.replaced;
         Ok(at_head.and_then(|bundle| match self.ledger.conclude() {
-            Ok(taken_names) => Ok((bundle, taken_names)),
+            Ok(settled) => Ok((bundle, settled)),
             Err((commit, Reason::Unsigned { changes, more, .. })) => {
                 Err((commit, Reason::Unsigned { changes, more, replaces: replaced }))
             }
@@ -246,67 +201,11 @@ impl Walk<'_> {
             for parent in &commit.parents {
                 before.push(match self.history.new.get(parent) {
                     Some(parent) => self.versions.at(parent)?,
-                    None => self.versions.at(&history::commit(self.versions.store, *parent)?)?,
+                    None => self.versions.at_id(*parent)?,
                 });
             }
             changes.push(BranchChange { before, after, signers });
         }
         Ok(changes)
     }
-}
-
-/// What a signed commit on a branch changed.
-struct BranchChange {
-    /// At each parent.
-    before: Vec<Version>,
-    after: Version,
-    signers: BTreeSet<Signer>,
-}
-
-impl BranchChange {
-    /// The changes of a document from those of its parents that have another version.
-    fn of<'c>(&'c self, key: &'c DocumentKey) -> impl Iterator<Item = DocumentChange<'c>> {
-        let version = |at: &'c Version| at.as_ref().as_ref().ok().map(|(_, documents)| documents.get(key));
-        let after = version(&self.after);
-        let before = self.before.iter().filter_map(version);
-        let changes =
-            before.filter_map(move |before| Some(DocumentChange { before, after: after?, signers: &self.signers }));
-        changes.filter(|change| change.before != change.after)
-    }
-}
-
-/// What a signed commit on a branch made of one document.
-#[derive(Clone, Copy)]
-struct DocumentChange<'c> {
-    before: Option<&'c DocumentSpec>,
-    after: Option<&'c DocumentSpec>,
-    signers: &'c BTreeSet<Signer>,
-}
-
-/// Who signed on branches every change that leads from the accepted version of a document to this one. Whoever signed
-/// for another version before it has not agreed to replace the accepted one.
-fn signers_since(
-    brought_in: &[BranchChange],
-    key: &DocumentKey,
-    accepted: Option<&DocumentSpec>,
-    version: Option<&DocumentSpec>,
-) -> BTreeSet<Signer> {
-    let changes: Vec<DocumentChange<'_>> = brought_in.iter().flat_map(|change| change.of(key)).collect();
-    let last = changes.iter().filter(|change| change.after == version).flat_map(|change| change.signers);
-    let candidates: BTreeSet<&Signer> = last.collect();
-    let leads_from_accepted = |signer: &Signer| {
-        let mut left: Vec<DocumentChange<'_>> =
-            changes.iter().filter(|change| change.signers.contains(signer)).copied().collect();
-        let mut reached = vec![version];
-        while let Some(version) = reached.pop() {
-            let (made, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|change| change.after == version);
-            if made.iter().any(|change| change.before == accepted) {
-                return true;
-            }
-            reached.extend(made.iter().map(|change| change.before));
-            left = others;
-        }
-        false
-    };
-    candidates.into_iter().filter(|signer| leads_from_accepted(signer)).cloned().collect()
 }

@@ -15,6 +15,7 @@
 //! No clock, no network, no disk: objects come through [`ObjectStore`], and the time arrives as data.
 
 mod commit;
+mod commit_signatures;
 mod documents;
 mod history;
 mod judge;
@@ -30,6 +31,7 @@ mod signature;
 mod signer;
 mod taken_names;
 mod verdict;
+mod versions;
 
 pub use commit::{Commit, MalformedCommit};
 pub use documents::{DocumentKey, DocumentSpec, Documents};

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use comity_policy::Kind;
 
+use crate::commit_signatures::CommitSignatures;
 use crate::documents::{DocumentKey, DocumentSpec, Documents};
 use crate::limits::{MAX_NAMED_CHANGES, MAX_TAKEN_NAMES};
 use crate::object_id::ObjectId;
@@ -25,26 +26,25 @@ struct PendingChange {
     missing: String,
 }
 
-/// The signatures of a commit.
-pub(crate) struct Signed<'s> {
-    pub(crate) commit: ObjectId,
-    /// What its own signature is worth, for people.
-    pub(crate) signature: String,
-    /// Who signed the change of a document from its accepted version to another one: the commit itself, and commits that
-    /// a merge brings in.
-    pub(crate) signers: &'s dyn Fn(&DocumentKey, Option<&DocumentSpec>, Option<&DocumentSpec>) -> BTreeSet<Signer>,
+/// What came of changes that all have their signatures.
+pub(crate) struct Settled {
+    /// The names that stay taken.
+    pub(crate) taken_names: BTreeSet<String>,
+    /// Who signed the changes.
+    pub(crate) signers: BTreeSet<Signer>,
 }
 
 /// The accepted documents, and the changes that are not.
 pub(crate) struct Ledger {
     accepted: Documents,
-    taken_names: BTreeSet<String>,
+    settled: Settled,
     pending: BTreeMap<DocumentKey, PendingChange>,
 }
 
 impl Ledger {
     pub(crate) fn new(in_force: Documents, taken_names: BTreeSet<String>) -> Self {
-        Self { accepted: in_force, taken_names, pending: BTreeMap::new() }
+        let settled = Settled { taken_names, signers: BTreeSet::new() };
+        Self { accepted: in_force, settled, pending: BTreeMap::new() }
     }
 
     /// The documents that all have the signatures they need.
@@ -61,15 +61,15 @@ impl Ledger {
 
     /// Compares the documents of a commit with the accepted ones. What goes back to its accepted version needs no
     /// signature.
-    pub(crate) fn compare(&mut self, documents: &Documents, signed: &Signed<'_>) {
+    pub(crate) fn compare(&mut self, documents: &Documents, signed: &CommitSignatures) {
         self.pending.retain(|key, _| documents.get(key) != self.accepted.get(key));
         for key in documents.differences(&self.accepted) {
             let version = documents.shared(&key);
             if self.pending.get(&key).is_some_and(|change| change.version == version) {
                 continue;
             }
-            let signers = (signed.signers)(&key, self.accepted.get(&key), version.as_deref());
-            let (commit, signature) = (signed.commit, signed.signature.clone());
+            let signers = signed.signers(&key, self.accepted.get(&key), version.as_deref());
+            let (commit, signature) = (signed.commit, signed.own.to_string());
             let change = PendingChange { commit, version, signers, signature, missing: String::new() };
             self.pending.insert(key, change);
         }
@@ -81,7 +81,7 @@ impl Ledger {
         // All are judged by what was accepted before the commit: none vouches for another one of the same commit.
         let mut met: Vec<DocumentKey> = Vec::new();
         for (key, change) in &mut self.pending {
-            let requirement = requirement(key, &self.accepted, documents, &self.taken_names);
+            let requirement = requirement(key, &self.accepted, documents, &self.settled.taken_names);
             if !required || requirement.is_met(&change.signers) {
                 met.push(key.clone());
             } else {
@@ -90,26 +90,27 @@ impl Ledger {
         }
         let is_removed = |key: &DocumentKey| key.kind == Kind::Institution && documents.get(key).is_none();
         for key in met.iter().filter(|key| is_removed(key)) {
-            self.taken_names.extend(names_of(&key.name, &self.accepted));
+            self.settled.taken_names.extend(names_of(&key.name, &self.accepted));
         }
         for key in met {
             let Some(change) = self.pending.remove(&key) else { continue };
             for given in change.version.iter().flat_map(|spec| names_given_by(&key, spec)) {
-                self.taken_names.remove(&given);
+                self.settled.taken_names.remove(&given);
             }
+            self.settled.signers.extend(change.signers);
             self.accepted.set(key, change.version);
         }
     }
 
-    /// The names that stay taken, if all changes are accepted.
-    pub(crate) fn conclude(self) -> Result<BTreeSet<String>, (ObjectId, Reason)> {
+    /// What came of all changes, if none is left.
+    pub(crate) fn conclude(self) -> Result<Settled, (ObjectId, Reason)> {
         let mut changes = Vec::new();
         for (key, change) in &self.pending {
             let (missing, signature) = (change.missing.clone(), change.signature.clone());
             changes.push(UnsignedChange { commit: change.commit, document: key.clone(), missing, signature });
         }
         let Some(first) = changes.first() else {
-            return Ok(self.taken_names);
+            return Ok(self.settled);
         };
         let (commit, more) = (first.commit, changes.len().saturating_sub(MAX_NAMED_CHANGES));
         changes.truncate(MAX_NAMED_CHANGES);
@@ -118,6 +119,6 @@ impl Ledger {
 
     /// Whether more names stay taken than are remembered.
     pub(crate) fn has_too_many_taken_names(&self) -> bool {
-        self.taken_names.len() > MAX_TAKEN_NAMES
+        self.settled.taken_names.len() > MAX_TAKEN_NAMES
     }
 }

@@ -8,6 +8,7 @@ use comity_policy::{Bundle, Problem};
 use crate::documents::DocumentKey;
 use crate::object_id::ObjectId;
 use crate::policy_folder::PolicyFolder;
+use crate::signer::Signer;
 
 /// Digits of a commit id in messages.
 const SHOWN_DIGITS: usize = 12;
@@ -30,6 +31,8 @@ pub struct Accepted {
     pub commit: ObjectId,
     /// Its bundle.
     pub bundle: Bundle,
+    /// Who signed its changes.
+    pub signers: BTreeSet<Signer>,
     /// Names that stay taken, as `Cluster/ncc-main`: those of institutions that left the federation.
     pub taken_names: BTreeSet<String>,
     /// Commits since the one in force.

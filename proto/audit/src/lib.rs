@@ -28,6 +28,6 @@ pub use entry::{Entry, UnreadableEntry};
 pub use hash::{Hash, NotAHash};
 pub use head::{Head, TreeHead};
 pub use nonce::{NonceKey, NotANonceKey};
-pub use record::{AuditRecord, Citation, DONE, SealedRecord, Subject};
+pub use record::{ACTS, AuditRecord, Citation, DONE, SealedRecord, Subject};
 pub use tree::{MemoryTree, Subtrees, consistency_proof, root_of};
 pub use verifier::{Fault, Verifier};

@@ -8,6 +8,37 @@ use crate::hash::Hash;
 /// The outcome of an act that took effect; otherwise it is the code of the refusal.
 pub const DONE: &str = "done";
 
+/// All values of [`AuditRecord::act`].
+pub const ACTS: [&str; 27] = [
+    "broker-invited",
+    "broker-joined",
+    "broker-role-set",
+    "cluster-evicted",
+    "cluster-invited",
+    "cluster-joined",
+    "group-recovered",
+    "institution-resumed",
+    "institution-suspended",
+    "invitation-revoked",
+    "lease-ended",
+    "lease-placed",
+    "lease-reclaim-cancelled",
+    "lease-reclaimed",
+    "log-time-moved",
+    "policy-applied",
+    "policy-pull-failed",
+    "policy-source-removed",
+    "policy-source-set",
+    "request-cancelled",
+    "request-completed",
+    "request-failed",
+    "request-queued-again",
+    "request-submitted",
+    "user-invited",
+    "user-joined",
+    "user-revoked",
+];
+
 /// Who did what, why, and with what outcome. Names only: no specifications, messages of agents or secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -20,7 +51,7 @@ pub struct AuditRecord {
     pub revision: u64,
     /// Who: a SPIFFE id, a cluster, or a broker's leader task.
     pub actor: String,
-    /// What, as in "lease-placed".
+    /// What: one of [`ACTS`].
     pub act: String,
     /// To what.
     pub subject: Subject,

@@ -9,8 +9,31 @@ const REDACTED: &str = "[redacted]";
 const SHORTEST_RANDOM: usize = 40;
 /// Marks of public keys, whose values look like secrets.
 const PUBLIC_MARKS: [&str; 3] = ["ed25519:", "SHA256:", "sha256:"];
-/// Keys of kubeconfigs with secrets.
-const SECRET_KEYS: [&str; 4] = ["client-key-data", "token", "password", "id-token"];
+/// Keys with secrets, in kubeconfigs and in the files of tools that people use beside them.
+const SECRET_KEYS: [&str; 20] = [
+    "accessKey",
+    "access_key",
+    "apiKey",
+    "api_key",
+    "aws_secret_access_key",
+    "client-key-data",
+    "client-secret",
+    "clientSecret",
+    "client_secret",
+    "id-token",
+    "passphrase",
+    "password",
+    "privateKey",
+    "private_key",
+    "refresh-token",
+    "secretAccessKey",
+    "secretKey",
+    "secret_access_key",
+    "secret_key",
+    "token",
+];
+/// What stands before a key.
+const BEFORE_KEYS: [&str; 13] = ["\n", "\\n", "  ", "\"", "\\\"", "- ", ": ", "[redacted] ", "{", "{ ", ", ", "`", "'"];
 /// What values of HTTP headers, and of parameters in URLs, begin with if they let their reader in.
 const BEARERS: [&str; 7] =
     ["Bearer ", "bearer ", "access_token=", "private_token=", "client_secret=", "api_key=", "apikey="];
@@ -190,15 +213,16 @@ fn redact_kubeconfig_values(text: &str) -> String {
             let start = from + found;
             from = start + key.len();
             let before = &out[..start];
-            let begins =
-                ["\n", "\\n", "  ", "\"", "\\\"", "- ", ": ", "[redacted] "].iter().any(|mark| before.ends_with(mark));
+            let begins = before.is_empty() || BEFORE_KEYS.iter().any(|mark| before.ends_with(mark));
             let after = &out[from..];
             let value = after.trim_start_matches(['\\', '"']).strip_prefix(':').map(str::trim_start);
             let Some(value) = value.filter(|_| begins) else { continue };
             let value = value.trim_start_matches(['\\', '"', '\'']);
-            let length = value.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '\\' | ',' | '}'));
+            let length = value.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '\\' | ',' | '}'));
             let length = length.unwrap_or(value.len());
-            if length > 0 {
+            // A message may begin with the name of a field.
+            let is_sentence = before.is_empty() && value[length..].starts_with(' ');
+            if length > 0 && !is_sentence {
                 let at = out.len() - value.len();
                 out.replace_range(at..at + length, REDACTED);
                 from = at + REDACTED.len();
@@ -488,6 +512,14 @@ mod tests {
         assert!(!redact_secrets(&quoted).contains("s3cret") && !redact_secrets(&quoted).contains("hunter2"));
         let json = r#"{"users":[{"user":{"token":"s3cret","client-key-data":"Zm9v"}}]}"#;
         assert_eq!(redact_secrets(json), json.replace("s3cret", REDACTED).replace("Zm9v", REDACTED));
+        for line in
+            ["{password: s3cret}", "{ user: a, token: s3cret }", "aws_secret_access_key: s3cret", "`apiKey: s3cret`"]
+        {
+            assert_eq!(redact_secrets(line), line.replace("s3cret", REDACTED));
+        }
+        for sentence in ["token: must not be empty", "give a token: it is in the file", "`token`: unknown field"] {
+            assert_eq!(redact_secrets(sentence), sentence);
+        }
     }
 
     #[test]

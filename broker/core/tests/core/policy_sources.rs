@@ -45,9 +45,14 @@ fn pull(state: &State, head: Option<String>, outcome: PullOutcome) -> RecordPull
     }
 }
 
+fn signers() -> BTreeSet<String> {
+    BTreeSet::from(["institution `north`".to_owned(), "maintainer ingrid".to_owned()])
+}
+
 fn accepted(source: BundleSource, digit: char) -> PullOutcome {
     PullOutcome::Accepted {
         source: BundleSource { commit: commit(digit), ..source },
+        signed_by: signers(),
         taken_names: BTreeSet::from(["gone".to_owned()]),
     }
 }
@@ -145,7 +150,8 @@ fn the_artifact_in_force_outlives_failures_and_another_setting() {
         (provenance.artifact.unwrap_or_default(), provenance.source.unwrap().artifact.unwrap_or_default())
     };
     let texts = |one: &str, other: &str| (one.to_owned(), other.to_owned());
-    let accepted = PullOutcome::Accepted { source: terms(MAINTAINERS, MAINTAINERS), taken_names: BTreeSet::new() };
+    let (source, nobody) = (terms(MAINTAINERS, MAINTAINERS), BTreeSet::new());
+    let accepted = PullOutcome::Accepted { source, signed_by: nobody.clone(), taken_names: nobody };
     let record = of(&state, 'a', accepted);
     by_leader(&mut state, record).unwrap();
     assert_eq!(shown(&state), texts("sha256:a", "sha256:a"));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use comity_audit::{AuditRecord, Entry, SealedRecord, TreeHead};
+use comity_audit::{ACTS, AuditRecord, Entry, SealedRecord, TreeHead};
 use comity_core::Refusal;
 use comity_policy::Roles;
 use comity_proto::v1;
@@ -72,6 +72,10 @@ impl Filter {
         if until_ms <= message.since_ms {
             let remedy = "name a later time, or none";
             return Err(Refusal::invalid("until_ms", message.until_ms, "is not after since_ms", remedy));
+        }
+        if !message.act.is_empty() && !ACTS.contains(&message.act.as_str()) {
+            let remedy = format!("use one of {}", ACTS.join(", "));
+            return Err(Refusal::invalid("act", &message.act, "is no act of the log", remedy));
         }
         let (actor, subject, act) = (message.actor.clone(), message.subject.clone(), message.act.clone());
         let filter =

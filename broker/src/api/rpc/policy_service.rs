@@ -149,6 +149,7 @@ impl PolicyHandlers {
             hash: record.bundle.hash.clone(),
             applied_at_ms: record.applied_at.0,
             applied_by: record.applied_by,
+            signed_by: record.signed_by.into_iter().collect(),
             source,
             taken_names,
         })

@@ -1,5 +1,6 @@
 //! Puts a policy bundle into force as a whole.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use comity_policy::{Bundle, BundleSource, RemovedDocuments};
@@ -26,6 +27,11 @@ pub struct ApplyPolicy {
 
 impl ApplyPolicy {
     pub(crate) fn apply(&self, transition: &mut Transition<'_>) -> Reply {
+        self.apply_signed(transition, &BTreeSet::new())
+    }
+
+    /// Like [`Self::apply`], of commits that `signed_by` signed.
+    pub(crate) fn apply_signed(&self, transition: &mut Transition<'_>, signed_by: &BTreeSet<String>) -> Reply {
         let bundle = Bundle::compile_replicated(&self.source).map_err(|problems| {
             let first = problems.first().map_or_else(String::new, |problem| match problem.file.as_str() {
                 "" => format!(", first: {}", problem.message),
@@ -70,6 +76,7 @@ impl ApplyPolicy {
             source: Arc::new(self.source.clone()),
             applied_at: transition.now(),
             applied_by: transition.actor().name(),
+            signed_by: signed_by.clone(),
             removed,
         });
         transition.treat_moved(&before);

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use comity_audit::{AuditRecord, Citation, DONE, SealedRecord, Subject};
+use comity_audit::{ACTS, AuditRecord, Citation, DONE, SealedRecord, Subject};
 use comity_policy::{Bundle, DocRef};
 use comity_types::{LeaseId, LeaseState, RequestId, RequestState, TenantId};
 
 use crate::model::actor::Actor;
 use crate::model::broker_record::BrokerRole;
 use crate::model::lease::Lease;
+use crate::model::policy_record::PolicyRecord;
 use crate::model::reclaim::ReclaimReason;
 use crate::model::refusal::Code;
 use crate::model::request::Request;
@@ -64,6 +65,7 @@ impl Act {
 impl Transition<'_> {
     /// Records an act.
     pub(crate) fn audit(&mut self, act: Act) {
+        debug_assert!(ACTS.contains(&act.act), "an act without a place in the list: {}", act.act);
         self.acts.push(act);
     }
 
@@ -149,10 +151,15 @@ impl Transition<'_> {
         self.audit(Act { cause: role.as_str().to_owned(), reasons, ..act });
     }
 
-    /// Records the bundle that comes into force, by its hash.
-    pub(super) fn audit_policy(&mut self, bundle: &Bundle) {
+    /// Records the bundle that comes into force, by its hash, and who signed it.
+    pub(super) fn audit_policy(&mut self, record: &PolicyRecord) {
+        let PolicyRecord { bundle, signed_by, .. } = record;
         let act = Act::new("policy-applied", Subject::new("policy", &bundle.hash));
-        let cause = bundle.commit().map_or_else(String::new, |commit| format!("commit {commit}"));
+        let mut cause = bundle.commit().map_or_else(String::new, |commit| format!("commit {commit}"));
+        if !signed_by.is_empty() {
+            let signers: Vec<&str> = signed_by.iter().map(String::as_str).collect();
+            cause += &format!(", signed by {}", signers.join(", "));
+        }
         let reasons = self.grants(false, &BTreeSet::new());
         self.audit(Act { cause, reasons, ..act });
     }

@@ -9,7 +9,7 @@ use crate::state::transition::Transition;
 impl Transition<'_> {
     /// Puts a bundle into force. Use until now is accounted under the old one.
     pub(crate) fn set_policy(&mut self, record: PolicyRecord) {
-        self.audit_policy(&record.bundle);
+        self.audit_policy(&record);
         self.account_all_use();
         let Records { gpu_time, policy, .. } = self.records();
         gpu_time.keep_same(policy.as_ref().map(|record| &*record.bundle), &record.bundle);

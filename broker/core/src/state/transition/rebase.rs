@@ -75,7 +75,8 @@ impl Transition<'_> {
         for Exclusion { since, by: _, by_maintainer: _, leases: _ } in suspensions.values_mut() {
             shift(since, ms);
         }
-        if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _, removed: _ }) = policy {
+        if let Some(PolicyRecord { bundle: _, source: _, applied_at, applied_by: _, signed_by: _, removed: _ }) = policy
+        {
             shift(applied_at, ms);
         }
         let Provenance { source, commit: _, began: _, artifact: _, taken_names: _ } = provenance;

@@ -48,6 +48,8 @@ pub enum PullOutcome {
     Accepted {
         /// Its files.
         source: BundleSource,
+        /// Who signed its changes, for people.
+        signed_by: BTreeSet<String>,
         /// Names of institutions that left the federation, up to now.
         taken_names: BTreeSet<String>,
     },
@@ -92,7 +94,7 @@ impl RecordPull {
                 source.failure = None;
                 provenance.artifact.clone_from(&source.artifact);
             }
-            PullOutcome::Accepted { source: files, taken_names } => {
+            PullOutcome::Accepted { source: files, signed_by, taken_names } => {
                 source.failure = None;
                 provenance.artifact.clone_from(&source.artifact);
                 check_broker_operators(in_force, files)?;
@@ -102,7 +104,7 @@ impl RecordPull {
                 }
                 provenance.commit.clone_from(&self.head);
                 let command = ApplyPolicy { source: files.clone(), force: false, expected_hash: None };
-                changed = command.apply(transition)? == ReplyBody::Policy { changed: true };
+                changed = command.apply_signed(transition, signed_by)? == ReplyBody::Policy { changed: true };
             }
             PullOutcome::Failed { code, commit, reason, remedy } => {
                 let text = |text: &String| text.chars().take(MAX_PULL_MESSAGE_BYTES).collect::<String>();
