@@ -1,6 +1,8 @@
 //! Takes secrets out of messages that quote what the caller typed: somebody pastes a token, a key or a kubeconfig in the
 //! place of a file name, and the error goes to a terminal, a log of CI or a ticket.
 
+use std::ops::Range;
+
 /// What a join token begins with.
 pub const JOIN_TOKEN_PREFIX: &str = "comity-join-v1.";
 /// Stands for a secret.
@@ -206,30 +208,38 @@ fn redact_private_keys(text: &str) -> String {
 /// The values of keys such as `token:` in YAML or JSON: the key begins a line, is indented, is in quotes or follows
 /// another key, as in YAML whose lines were joined. A sentence such as "give a token: …" stays.
 fn redact_kubeconfig_values(text: &str) -> String {
-    let mut out = text.to_owned();
-    for key in SECRET_KEYS {
-        let mut from = 0;
-        while let Some(found) = out[from..].find(key) {
-            let start = from + found;
-            from = start + key.len();
-            let before = &out[..start];
-            let begins = before.is_empty() || BEFORE_KEYS.iter().any(|mark| before.ends_with(mark));
-            let after = &out[from..];
-            let value = after.trim_start_matches(['\\', '"']).strip_prefix(':').map(str::trim_start);
-            let Some(value) = value.filter(|_| begins) else { continue };
-            let value = value.trim_start_matches(['\\', '"', '\'']);
-            let length = value.find(|c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '\\' | ',' | '}'));
-            let length = length.unwrap_or(value.len());
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(first) = rest.chars().next() {
+        let begins = out.is_empty() || BEFORE_KEYS.iter().any(|mark| out.ends_with(mark));
+        let value = SECRET_KEYS.iter().find_map(|key| value_of(key, rest)).filter(|value| {
             // A message may begin with the name of a field.
-            let is_sentence = before.is_empty() && value[length..].starts_with(' ');
-            if length > 0 && !is_sentence {
-                let at = out.len() - value.len();
-                out.replace_range(at..at + length, REDACTED);
-                from = at + REDACTED.len();
+            let is_sentence = out.is_empty() && rest[value.end..].starts_with(' ');
+            begins && !is_sentence
+        });
+        let end = match value {
+            Some(value) => {
+                out.extend([&rest[..value.start], REDACTED]);
+                value.end
             }
-        }
+            None => {
+                out.push(first);
+                first.len_utf8()
+            }
+        };
+        rest = &rest[end..];
     }
     out
+}
+
+/// Where the value of `key` is in a text that begins with the key.
+fn value_of(key: &str, text: &str) -> Option<Range<usize>> {
+    let quotes = ['\\', '"', '\''];
+    let value = text.strip_prefix(key)?.trim_start_matches(quotes).strip_prefix(':')?.trim_start();
+    let value = value.trim_start_matches(quotes);
+    let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '\\' | ',' | '}');
+    let start = text.len() - value.len();
+    let end = start + value.find(ends).unwrap_or(value.len());
+    (start < end).then_some(start..end)
 }
 
 /// Private keys that begin as nothing else does in base64, up to their end.
