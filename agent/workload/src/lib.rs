@@ -5,7 +5,10 @@
 
 pub mod burst;
 pub mod crd;
+mod kueue;
 mod lease_end;
 pub mod lease_pods;
 pub mod reclaim;
 pub mod webhook;
+
+pub use kueue::PROVISIONING_CLASS;

@@ -38,6 +38,8 @@ pub struct BurstSettings {
     pub cpu_milli_per_gpu: u64,
     /// Minimum memory requested with each GPU, in MiB.
     pub memory_mib_per_gpu: u64,
+    /// Whether Kueue's ProvisioningRequests of class `offload.comity.dev` are served.
+    pub provisioning_requests: bool,
 }
 
 impl Default for BurstSettings {
@@ -54,6 +56,7 @@ impl Default for BurstSettings {
             max_requests: 16,
             cpu_milli_per_gpu: 100,
             memory_mib_per_gpu: 128,
+            provisioning_requests: false,
         }
     }
 }
