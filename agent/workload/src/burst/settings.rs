@@ -98,6 +98,9 @@ impl BurstSettings {
                 checks.refuse(field, value, "write at least 1, or turn burst.enabled off");
             }
         }
+        if self.provisioning_requests && !self.enabled {
+            checks.refuse("burst.provisioningRequests", true, "set burst.enabled, too: GpuRequests carry them");
+        }
     }
 }
 
@@ -117,6 +120,7 @@ mod tests {
         assert!(refused(&|s| s.debounce_milliseconds = 60_000).contains("burst.debounceMilliseconds \"60000\""));
         assert!(refused(&|s| s.default_class = "Big".to_owned()).contains("burst.defaultClass \"Big\""));
         assert!(refused(&|s| s.max_requests = 0).contains("burst.maxRequests"));
+        assert!(refused(&|s| s.provisioning_requests = true).contains("burst.provisioningRequests \"true\""));
     }
 
     #[test]
