@@ -12,7 +12,6 @@ use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Namespace, PodTemplate, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Resource as _};
 use serde_json::json;
@@ -203,7 +202,7 @@ impl Provisioner {
         request: &ProvisioningRequest,
     ) -> Result<Result<crate::crd::GpuRequestSpec, String>, CallError> {
         let namespace = namespace(request);
-        let api = Api::<PartialObjectMeta<Namespace>>::all(self.client.clone());
+        let api = Api::<Namespace>::all(self.client.clone());
         let Some(found) = within_limit(api.get_metadata_opt(&namespace)).await? else {
             return Ok(Err(format!("namespace {namespace} is gone")));
         };

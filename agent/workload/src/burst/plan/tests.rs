@@ -6,6 +6,7 @@ mod renewal;
 use comity_proto::v1;
 
 use super::*;
+use crate::burst::GATE;
 use crate::burst::fixtures::{NOW, gated, lease, pending, pod, request, rules, snapshot};
 use crate::burst::snapshot::{EndedRequest, InFlight, WrittenNote};
 
