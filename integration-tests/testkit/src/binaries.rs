@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 62] = [
+const MODULES: [(&str, &str); 65] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),

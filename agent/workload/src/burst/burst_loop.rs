@@ -105,13 +105,15 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
     tokio::join!(
         BurstLoop::new(&context).run(stop.clone()),
         custom.run(stop.clone()),
-        async {
-            if provisions {
-                provisioner.run(stop.clone()).await;
-            }
-        },
+        run_if(provisions, provisioner.run(stop.clone())),
         reclaim::run(reclaim, stop.clone())
     );
+}
+
+async fn run_if(wanted: bool, task: impl Future<Output = ()>) {
+    if wanted {
+        task.await;
+    }
 }
 
 /// A pod changed by an action that no watch has shown yet.

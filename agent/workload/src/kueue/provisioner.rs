@@ -9,6 +9,7 @@ use comity_agent_kubernetes::failure_log::FailureLog;
 use comity_agent_kubernetes::watch_cache::WatchCache;
 use comity_runtime::Clock;
 use futures::StreamExt as _;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Namespace, PodTemplate, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -58,6 +59,14 @@ enum Step {
     Tell(Standing),
 }
 
+/// What came of one ProvisioningRequest.
+struct Worked<'r> {
+    request: &'r ProvisioningRequest,
+    /// Whether its Workload was looked at.
+    looks: bool,
+    result: Result<(), String>,
+}
+
 impl Provisioner {
     /// Runs until stopped. Waits for the custom resource definitions if they are missing.
     pub(crate) async fn run(self, stop: CancellationToken) {
@@ -95,15 +104,18 @@ impl Provisioner {
             let looked = state.looked_ms.get(uid).copied().unwrap_or(0);
             u128::from(now.saturating_sub(looked)) >= LOOK_EVERY.as_millis()
         };
-        let work = live.into_iter().map(|request| {
+        let mut work: Vec<BoxFuture<'_, Worked<'_>>> = Vec::new();
+        for request in live {
             let gpus = key(request).and_then(|name| state.gpu_requests.get(&name));
             let looks = due(&uid(request));
-            async move { (request, looks, self.work(request, gpus, looks).await) }
-        });
+            work.push(Box::pin(
+                async move { Worked { request, looks, result: self.work(request, gpus, looks).await } },
+            ));
+        }
         let done: Vec<_> = futures::stream::iter(work).buffer_unordered(CONCURRENT_REQUESTS).collect().await;
         let mut looked = BTreeMap::new();
         let mut results = Vec::with_capacity(done.len());
-        for (request, looks, result) in done {
+        for Worked { request, looks, result } in done {
             let before = state.looked_ms.get(&uid(request)).copied().unwrap_or(0);
             looked.insert(uid(request), if looks { now } else { before });
             results.push((uid(request), key(request).unwrap_or_default(), result));
