@@ -1,4 +1,4 @@
-//! The workloads' view of leases: pods that burst, custom resources, and notices of a reclaim.
+//! The workloads' view of leases: pods that burst, custom resources, queues of Kueue, and notices of a reclaim.
 //!
 //! Each part has a pure plan and a shell that watches and executes it. It reads records, never writes them, and asks the
 //! brokers only through [`burst::Requests`].
