@@ -20,8 +20,8 @@ use crate::watch::{Seen, Watch, now_ms};
 
 pub use by_hand::ByHand;
 pub use checkpoint_bucket::{CHECKPOINT_SECRET, add_checkpoint_bucket};
-use install::install_agent;
 pub(crate) use install::install_webhooks;
+use install::{add_kueue, install_agent};
 
 /// The origin, as the example policy names it.
 pub const ORIGIN: &str = "polytech-campus";
@@ -93,6 +93,8 @@ pub struct BurstConfig {
     pub donor_liqo: &'static [&'static str],
     /// Further sections of the donors' configuration, in YAML.
     pub donor_sections: &'static str,
+    /// Whether the origin has Kueue, whose ProvisioningRequests its agent serves.
+    pub with_kueue: bool,
     /// Whether [`Burst::by_hand`] will be called.
     pub with_liqoctl: bool,
 }
@@ -107,6 +109,7 @@ impl Default for BurstConfig {
             peering_idle: "20s",
             donor_liqo: &[],
             donor_sections: "",
+            with_kueue: false,
             with_liqoctl: false,
         }
     }
@@ -185,6 +188,10 @@ impl Burst {
                 spec.more.extend(config.donor_liqo.iter().map(|line| format!("  {line}\n")));
             }
             spec.more.push_str(if cluster == ORIGIN { BURST_SECTION } else { config.donor_sections });
+            if cluster == ORIGIN && config.with_kueue {
+                spec.more.push_str("  provisioningRequests: true\n");
+                add_kueue(&self.binaries, real).await?;
+            }
             // Addresses of remapped pods are written by the webhook of both sides.
             if cluster == ORIGIN || config.pods_overlap {
                 spec.more.push_str(&webhook_section(real.node_ip()));

@@ -41,6 +41,8 @@ mod growth;
 mod held_devices;
 #[path = "scenarios/inventories.rs"]
 mod inventories;
+#[path = "scenarios/kubernetes/kueue.rs"]
+mod kueue;
 #[path = "scenarios/brokers/later_brokers.rs"]
 mod later_brokers;
 #[path = "scenarios/kubernetes/liqo_network.rs"]

@@ -55,6 +55,7 @@ pub(super) async fn check(config: &Config, list: &mut CheckList) -> Option<Capac
         (config.sharing.hold, check_rights::HOLD),
         (config.sharing.clean_nodes, check_rights::CLEAN),
         (config.canary.is_some(), check_rights::CANARY),
+        (config.burst.provisioning_requests, check_rights::KUEUE),
         (config.standby.is_some(), check_rights::standby(&config.liqo.agent_namespace)),
     ];
     for (_, of) in settings_with_rights.iter().filter(|(is_set, _)| *is_set) {

@@ -52,10 +52,11 @@ const NEEDED: [NeededRight<'static>; 13] = [
     right("bind", "rbac.authorization.k8s.io", "clusterroles", "comity-tenant"),
 ];
 
-/// A setting that needs rights in one namespace.
+/// A setting that needs rights of its own.
 pub(super) struct SettingRights<'a> {
     check: &'static str,
     setting: &'static str,
+    /// Empty: the rights are the whole cluster's.
     namespace: &'a str,
     manifest: &'static str,
     effect: &'static str,
@@ -96,6 +97,23 @@ pub(super) const CANARY: SettingRights<'static> = SettingRights {
     needed: &[right("create", "", "pods", ""), right("delete", "", "pods", "")],
 };
 
+/// ProvisioningRequests of Kueue.
+pub(super) const KUEUE: SettingRights<'static> = SettingRights {
+    check: "kueue",
+    setting: "burst.provisioningRequests",
+    namespace: "",
+    manifest: "deploy/agent/kueue.yaml",
+    effect: "ProvisioningRequests can be served",
+    needed: &[
+        right("watch", "autoscaling.x-k8s.io", "provisioningrequests", ""),
+        right("patch", "autoscaling.x-k8s.io", "provisioningrequests/status", ""),
+        right("get", "", "podtemplates", ""),
+        right("get", "kueue.x-k8s.io", "workloads", ""),
+        right("create", "comity.dev", "gpurequests", ""),
+        right("delete", "comity.dev", "gpurequests", ""),
+    ],
+};
+
 const OF_REPLICAS: [NeededRight<'static>; 4] = [
     right("update", "coordination.k8s.io", "leases", ACTIVE_LEASE),
     right("get", "", "secrets", STATE_SECRET),
@@ -117,14 +135,16 @@ pub(super) const fn standby(namespace: &str) -> SettingRights<'_> {
 
 /// Checks the rights that a setting needs.
 pub(super) async fn check_setting(client: &Client, of: &SettingRights<'_>, list: &mut CheckList) {
+    let namespace = Some(of.namespace).filter(|name| !name.is_empty());
+    let place = namespace.map_or_else(String::new, |name| format!(" in namespace {name}"));
     let mut missing = Vec::new();
     for right in of.needed {
-        if !matches!(is_granted(client, right, Some(of.namespace)).await, Ok(true)) {
-            missing.push(format!("{} {} in namespace {}", right.verb, right.resource, of.namespace));
+        if !matches!(is_granted(client, right, namespace).await, Ok(true)) {
+            missing.push(format!("{} {}{place}", right.verb, right.resource));
         }
     }
     list.push(if missing.is_empty() {
-        Check::ok(of.check, format!("{} in namespace {}", of.effect, of.namespace))
+        Check::ok(of.check, format!("{}{place}", of.effect))
     } else {
         let detail = format!("{} is set, and rights are missing: {}", of.setting, missing.join(", "));
         Check::failed(of.check, detail, format!("kubectl apply -f {}", of.manifest))

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use comity_testkit::{RealCluster, RealClusters, Where};
+use comity_testkit::{Binaries, RealCluster, RealClusters, Where};
 
 use crate::programs::{deploy, program, utf8};
 
@@ -25,6 +25,15 @@ pub(super) async fn install_agent(real: &RealCluster) -> Result<PathBuf> {
         real.kubectl_as(&path, args, "").await?;
     }
     Ok(path)
+}
+
+/// Installs Kueue, and the agent's rights for it.
+pub(super) async fn add_kueue(binaries: &Binaries, real: &RealCluster) -> Result<()> {
+    binaries.add_kueue().await?;
+    real.install_kueue(binaries).await?;
+    let rights = deploy().join("agent/kueue.yaml");
+    real.kubectl(&["apply", "--server-side", "-f", utf8(&rights)?]).await?;
+    Ok(())
 }
 
 /// Installs the webhooks of an agent's configuration, as the cluster's owner does.

@@ -12,7 +12,7 @@ use crate::port::random;
 
 /// The script and its modules, embedded so that an installed `comity` has them too.
 const BINARIES_SCRIPT: &str = include_str!("../../../scripts/kubernetes-binaries");
-const MODULES: [(&str, &str); 62] = [
+const MODULES: [(&str, &str); 65] = [
     ("kubernetes/go.mod", include_str!("../go/kubernetes/go.mod")),
     ("kubernetes/go.sum", include_str!("../go/kubernetes/go.sum")),
     ("kubernetes/tools.go", include_str!("../go/kubernetes/tools.go")),
@@ -71,6 +71,9 @@ const MODULES: [(&str, &str); 62] = [
     ("cainjector/main.go", include_str!("../go/cainjector/main.go")),
     ("gitops/go.mod", include_str!("../go/gitops/go.mod")),
     ("gitops/go.sum", include_str!("../go/gitops/go.sum")),
+    ("kueue/go.mod", include_str!("../go/kueue/go.mod")),
+    ("kueue/go.sum", include_str!("../go/kueue/go.sum")),
+    ("kueue/tools.go", include_str!("../go/kueue/tools.go")),
     ("wireguard/go.mod", include_str!("../go/wireguard/go.mod")),
     ("wireguard/go.sum", include_str!("../go/wireguard/go.sum")),
     ("wireguard/tools.go", include_str!("../go/wireguard/tools.go")),
@@ -260,6 +263,16 @@ impl Binaries {
         Self::get(&["--cert-manager"], programs.collect()).await
     }
 
+    /// Gets the programs of Kueue, too. The first time takes about five minutes longer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Binaries::ensure`].
+    pub async fn add_kueue(&self) -> Result<(), BinariesError> {
+        let programs = Needs::ControlPlane.programs(LiqoVersion::default()).into_iter();
+        Self::get(&["--kueue"], programs.chain(KUEUE.map(str::to_owned)).collect()).await.map(drop)
+    }
+
     /// As [`Binaries::ensure`] for [`Needs::ControlPlane`], and the CustomResourceDefinitions of Flux and Argo CD.
     ///
     /// # Errors
@@ -330,6 +343,8 @@ const LIQO: [&str; 6] = ["controller-manager", "crd-replicator", "webhook", "vir
 const CALICO: [&str; 3] = ["calico-felix", "calico-cni", "calico-crds.yaml"];
 /// cert-manager's programs and its CustomResourceDefinitions.
 const CERT_MANAGER: [&str; 3] = ["cert-manager-controller", "cert-manager-cainjector", "cert-manager-crds.yaml"];
+/// Kueue's manager, its CustomResourceDefinitions and its webhooks.
+const KUEUE: [&str; 3] = ["kueue", "kueue-crds.yaml", "kueue-webhooks.yaml"];
 const BENCHMARK: [&str; 2] = ["liqoctl", "wireguard-go"];
 
 fn cache_folder() -> Option<PathBuf> {
@@ -424,6 +439,7 @@ mod tests {
             "calico",
             "cert-manager",
             "cainjector",
+            "kueue",
             "wireguard",
         ] {
             let sums = MODULES.iter().find(|(path, _)| *path == format!("{module}/go.sum")).unwrap().1;

@@ -105,6 +105,12 @@ impl Authority {
         self.sign(file, user, group, vec![loopback])
     }
 
+    /// Creates the serving certificate of a Service, `<file>.crt` and `<file>.key`.
+    pub(crate) fn service(&self, file: &str, name: &str) -> Result<Identity, PkiError> {
+        let dns = name.try_into().map_err(|source| PkiError::Make { name: file.to_owned(), source })?;
+        self.sign(file, name, None, vec![SanType::DnsName(dns)])
+    }
+
     fn sign(&self, file: &str, user: &str, group: Option<&str>, names: Vec<SanType>) -> Result<Identity, PkiError> {
         let make = |source| PkiError::Make { name: file.to_owned(), source };
         let mut params = CertificateParams::new(Vec::new()).map_err(make)?;

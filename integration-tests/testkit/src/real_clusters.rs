@@ -23,6 +23,7 @@ mod gpu_box;
 mod gpu_changes;
 mod host_port;
 mod images;
+mod kueue;
 mod liqo;
 mod machine;
 mod node_files;
@@ -47,6 +48,7 @@ pub use cluster::RealCluster;
 pub use cni::Cni;
 pub use faults::Line;
 pub use gpu_box::{Board, GpuBox, MigStrategy, SharedName};
+pub use kueue::KueueError;
 pub use liqo::{LIQO_NAMESPACE, LimitsEnforcement, LiqoCluster, LiqoConfig};
 pub use nvidia_runtime::VisibleDevices;
 

@@ -26,6 +26,7 @@ use super::slots;
 use super::snapshot::{BurstSnapshot, EndedRequest, LeaseStage, PodView, RequestFacts, WrittenNote};
 use super::wait_reasons::WaitReasons;
 use super::worker::Worker;
+use crate::kueue::Provisioner;
 use crate::reclaim::{self, ReclaimContext, Saved};
 
 mod answers;
@@ -87,6 +88,12 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
         default_tenant: context.settings.default_tenant.clone(),
         saved: context.saved.clone(),
     };
+    let provisioner = Provisioner {
+        client: context.kubernetes.client(),
+        settings: context.settings.clone(),
+        clock: Arc::clone(&context.clock),
+    };
+    let provisions = context.settings.provisioning_requests;
     let reclaim = ReclaimContext {
         cluster: context.cluster.clone(),
         kubernetes: context.kubernetes.clone(),
@@ -98,8 +105,15 @@ pub async fn run(context: BurstContext, stop: CancellationToken) {
     tokio::join!(
         BurstLoop::new(&context).run(stop.clone()),
         custom.run(stop.clone()),
+        run_if(provisions, provisioner.run(stop.clone())),
         reclaim::run(reclaim, stop.clone())
     );
+}
+
+async fn run_if(wanted: bool, task: impl Future<Output = ()>) {
+    if wanted {
+        task.await;
+    }
 }
 
 /// A pod changed by an action that no watch has shown yet.

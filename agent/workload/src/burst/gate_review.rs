@@ -1,5 +1,5 @@
 //! The review that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a lease, and
-//! access to their checkpoints. Pods that are pinned to a lease already get only the latter.
+//! access to their checkpoints. Pods that are pinned to a lease already tolerate its taints instead of the gate.
 //!
 //! Its failure policy is `Ignore`: without it pending pods get tolerations instead.
 
@@ -15,7 +15,9 @@ use tokio::sync::watch;
 use super::checkpoint_store::checkpoint_steps;
 use super::facts::demand::shape;
 use super::facts::offload::obstacle;
+use super::facts::pod::tolerated;
 use super::facts::requested_stores::{RequestedStores, StoreOfPod};
+use super::patch::add_tolerations;
 use super::{CHECKPOINT_SECRET, GATE, LEASE, OFFLOAD_LABEL};
 use crate::webhook::{Registration, Review};
 
@@ -96,8 +98,8 @@ pub(super) fn answer(
             )]);
         }
         let mut steps = match wanted {
-            Wanted::GateAndStore => gate_steps(pod),
-            Wanted::Store => Vec::new(),
+            Wanted::Gate => gate_steps(pod),
+            Wanted::Tolerations(lease) => toleration_steps(pod, lease),
         };
         steps.extend(store_steps(pod, store));
         if !steps.is_empty() {
@@ -108,17 +110,17 @@ pub(super) fn answer(
     Ok(response.into_review())
 }
 
-/// What a pod gets.
+/// What a pod gets beside its checkpoint store.
 #[derive(Clone, Copy)]
-enum Wanted {
-    /// It can burst and is not placed yet.
-    GateAndStore,
-    /// Its node selector names a lease.
-    Store,
+enum Wanted<'p> {
+    /// The gate: it can burst and is not placed yet.
+    Gate,
+    /// Tolerations: its node selector names this lease.
+    Tolerations(&'p str),
 }
 
 /// What a pod gets; `None` for one that stays here.
-fn wanted(pod: &Pod) -> Option<Wanted> {
+fn wanted(pod: &Pod) -> Option<Wanted<'_>> {
     let spec = pod.spec.as_ref()?;
     let kept_here = [&pod.metadata.labels, &pod.metadata.annotations]
         .into_iter()
@@ -130,8 +132,16 @@ fn wanted(pod: &Pod) -> Option<Wanted> {
     if !asks || kept_here || is_bound || is_gated || obstacle(pod).is_some() {
         return None;
     }
-    let is_pinned = spec.node_selector.as_ref().is_some_and(|selector| selector.contains_key(LEASE));
-    Some(if is_pinned { Wanted::Store } else { Wanted::GateAndStore })
+    let pinned = spec.node_selector.as_ref().and_then(|selector| selector.get(LEASE));
+    Some(pinned.map_or(Wanted::Gate, |lease| Wanted::Tolerations(lease)))
+}
+
+fn toleration_steps(pod: &Pod, lease: &str) -> Vec<Value> {
+    if tolerated(pod).contains(lease) {
+        return Vec::new();
+    }
+    let has_tolerations = pod.spec.as_ref().is_some_and(|spec| spec.tolerations.is_some());
+    add_tolerations(has_tolerations, lease)
 }
 
 fn gate_steps(pod: &Pod) -> Vec<Value> {
@@ -186,6 +196,7 @@ pub(super) fn review_of(pod: &Value) -> Vec<u8> {
 #[expect(clippy::unwrap_used, reason = "tests")]
 mod tests {
     use super::*;
+    use crate::burst::LIQO_TAINT;
 
     fn reviewed(pod: Value) -> (bool, Option<Value>) {
         reviewed_where(pod, true)
@@ -268,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_pinned_to_a_lease_gets_the_store_without_the_gate() {
+    fn a_pod_that_is_pinned_to_a_lease_gets_tolerations_and_the_store_without_the_gate() {
         let pinned = pod(json!({ "name": "p" }), json!({ "nodeSelector": { LEASE: "lease-1" } }));
         let bucket = RequestedStores::from_iter([("team-a", "bucket")]);
         let patch: Patch = serde_json::from_slice(&response(pinned.clone(), true, &bucket).patch.unwrap()).unwrap();
@@ -278,6 +289,14 @@ mod tests {
         assert_eq!(changed["spec"]["containers"][0]["envFrom"][0]["secretRef"]["name"], "bucket");
         assert_eq!(changed["spec"]["containers"][0]["volumeMounts"][0]["mountPath"], "/run/comity");
         assert!(changed["spec"].get("schedulingGates").is_none() && changed["metadata"].get("labels").is_none());
+        assert_eq!(
+            changed["spec"]["tolerations"],
+            json!([
+                { "key": LIQO_TAINT, "operator": "Exists", "effect": "NoExecute" },
+                { "key": LEASE, "operator": "Equal", "value": "lease-1", "effect": "NoSchedule" },
+            ])
+        );
+        assert_eq!(reviewed(pod(json!({ "name": "p" }), changed["spec"].clone())), (true, None));
     }
 
     #[test]
@@ -287,7 +306,6 @@ mod tests {
             (json!({ "name": "p", "labels": { OFFLOAD_LABEL: "no" } }), json!({})),
             (json!({ "name": "p" }), json!({ "hostNetwork": true })),
             (json!({ "name": "p" }), json!({ "nodeName": "n" })),
-            (json!({ "name": "p" }), json!({ "nodeSelector": { LEASE: "lease-1" } })),
             (json!({ "name": "p" }), json!({ "schedulingGates": [{ "name": GATE }] })),
             (json!({ "name": "p" }), json!({ "containers": [{ "name": "c" }] })),
         ] {

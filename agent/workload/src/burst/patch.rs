@@ -60,11 +60,16 @@ fn tolerations(pod: &PodFacts, lease: &str) -> Vec<Value> {
     if pod.tolerates.contains(lease) {
         return Vec::new();
     }
+    add_tolerations(pod.has.tolerations, lease)
+}
+
+/// Steps that add tolerations of a lease's taints to a pod that has others, or none yet.
+pub(super) fn add_tolerations(has_others: bool, lease: &str) -> Vec<Value> {
     let wanted = [
         json!({ "key": LIQO_TAINT, "operator": "Exists", "effect": "NoExecute" }),
         json!({ "key": LEASE, "operator": "Equal", "value": lease, "effect": "NoSchedule" }),
     ];
-    if pod.has.tolerations {
+    if has_others {
         return wanted
             .into_iter()
             .map(|one| json!({ "op": "add", "path": "/spec/tolerations/-", "value": one }))

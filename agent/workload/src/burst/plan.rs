@@ -294,10 +294,19 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Replaces a pod that is bound to a lease that is gone: it could never run.
-    fn check_pinned(&mut self, pod: &PodFacts, lease: &str) {
+    /// Lets a pod that others pinned to an active lease go there. Replaces one whose lease is gone: it could never run.
+    fn check_pinned(&mut self, pod: &'a PodFacts, lease: &str) {
         let Some(leases) = &self.snapshot.leases else { return };
-        if leases.get(lease).is_some_and(|facts| facts.stage != LeaseStage::Ending) {
+        if let Some(facts) = leases.get(lease).filter(|facts| facts.stage != LeaseStage::Ending) {
+            let waits = pod.is_gated() || (pod.is_unschedulable && !pod.tolerates.contains(lease));
+            if waits
+                && !pod.has_other_gates()
+                && facts.stage == LeaseStage::Active
+                && facts.namespace == pod.pod.namespace
+            {
+                let note = notes::goes_to(lease, facts);
+                self.send(pod, &facts.request, lease.to_owned(), pod.is_gated(), note);
+            }
             return;
         }
         if pod.has_controller {

@@ -38,6 +38,8 @@ pub struct BurstSettings {
     pub cpu_milli_per_gpu: u64,
     /// Minimum memory requested with each GPU, in MiB.
     pub memory_mib_per_gpu: u64,
+    /// Whether Kueue's ProvisioningRequests of class `offload.comity.dev` are served.
+    pub provisioning_requests: bool,
 }
 
 impl Default for BurstSettings {
@@ -54,6 +56,7 @@ impl Default for BurstSettings {
             max_requests: 16,
             cpu_milli_per_gpu: 100,
             memory_mib_per_gpu: 128,
+            provisioning_requests: false,
         }
     }
 }
@@ -95,6 +98,9 @@ impl BurstSettings {
                 checks.refuse(field, value, "write at least 1, or turn burst.enabled off");
             }
         }
+        if self.provisioning_requests && !self.enabled {
+            checks.refuse("burst.provisioningRequests", true, "set burst.enabled, too: GpuRequests carry them");
+        }
     }
 }
 
@@ -114,6 +120,7 @@ mod tests {
         assert!(refused(&|s| s.debounce_milliseconds = 60_000).contains("burst.debounceMilliseconds \"60000\""));
         assert!(refused(&|s| s.default_class = "Big".to_owned()).contains("burst.defaultClass \"Big\""));
         assert!(refused(&|s| s.max_requests = 0).contains("burst.maxRequests"));
+        assert!(refused(&|s| s.provisioning_requests = true).contains("burst.provisioningRequests \"true\""));
     }
 
     #[test]

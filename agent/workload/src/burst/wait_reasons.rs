@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use comity_proto::v1;
 
 use super::snapshot::RequestFacts;
+use crate::crd::time;
 
 /// Shortest pause between two explanations of one request.
 pub(crate) const EVERY_MS: u64 = 60_000;
@@ -27,7 +28,7 @@ pub(crate) fn summarize(answer: &v1::ExplainRequestResponse) -> String {
         .filter(|verdict| !verdict.fits && !verdict.reason.is_empty())
         .map(|verdict| format!("{}: {}", verdict.donor, cut(&verdict.reason, REASON_CHARS)))
         .collect();
-    let mut parts: Vec<String> = Vec::new();
+    let mut parts: Vec<String> = expected(answer).into_iter().collect();
     // "not placed" repeats the donors' reasons; a start window or a queue position adds to them.
     if against.is_empty() || !answer.summary.starts_with("not placed") {
         parts.extend(Some(answer.summary.clone()).filter(|summary| !summary.is_empty()));
@@ -38,6 +39,13 @@ pub(crate) fn summarize(answer: &v1::ExplainRequestResponse) -> String {
         parts.push(format!("and {more} more donors"));
     }
     cut(&parts.join("; "), ALL_CHARS)
+}
+
+/// When it starts at the latest known plans.
+fn expected(answer: &v1::ExplainRequestResponse) -> Option<String> {
+    let position = answer.position.as_ref().filter(|position| !position.too_late)?;
+    let at = time(position.earliest_ms)?;
+    Some(format!("expected by {at} at {}, unless leases are renewed", position.earliest_donor))
 }
 
 fn cut(text: &str, most: usize) -> String {
@@ -116,6 +124,20 @@ mod tests {
         assert!(early.starts_with("its start window has not opened; ") && early.contains("campus: "), "{early}");
         let fits = summarize(&answer("fits on campus; it must not delay req-1", vec![verdict("campus", "")]));
         assert_eq!(fits, "fits on campus; it must not delay req-1");
+    }
+
+    #[test]
+    fn the_expected_start_comes_first() {
+        let position = v1::QueuePosition {
+            earliest_ms: 1_772_395_200_000,
+            earliest_donor: "campus".to_owned(),
+            ..v1::QueuePosition::default()
+        };
+        let waiting = answer("not placed: none of 1 donors can serve it now", vec![verdict("campus", "no room")]);
+        let text = summarize(&v1::ExplainRequestResponse { position: Some(position.clone()), ..waiting.clone() });
+        assert_eq!(text, "expected by 2026-03-01T20:00:00Z at campus, unless leases are renewed; campus: no room");
+        let position = v1::QueuePosition { too_late: true, ..position };
+        assert_eq!(summarize(&v1::ExplainRequestResponse { position: Some(position), ..waiting }), "campus: no room");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub(crate) fn time(ms: u64) -> Option<String> {
     Some(k8s_openapi::jiff::Timestamp::from_second(seconds).ok()?.to_string())
 }
 
-pub(super) enum ConditionStatus {
+pub(crate) enum ConditionStatus {
     True,
     False,
 }
@@ -38,7 +38,7 @@ impl From<bool> for ConditionStatus {
 }
 
 /// A condition whose status changed at `now_ms`.
-pub(super) fn condition(
+pub(crate) fn condition(
     type_: &str,
     status: impl Into<ConditionStatus>,
     reason: &str,
@@ -59,7 +59,7 @@ pub(super) fn condition(
 }
 
 /// The new conditions; one whose status stays keeps the time of the old one.
-pub(super) fn conditions(old: &[Condition], new: Vec<Condition>) -> Vec<Condition> {
+pub(crate) fn conditions(old: &[Condition], new: Vec<Condition>) -> Vec<Condition> {
     let keep = |mut condition: Condition| {
         if let Some(before) = old.iter().find(|old| old.type_ == condition.type_ && old.status == condition.status) {
             condition.last_transition_time.clone_from(&before.last_transition_time);

@@ -75,7 +75,7 @@ pub struct Controller {
 #[cfg(test)]
 mod tests;
 
-type ObjectWatch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+pub(crate) type ObjectWatch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 impl Controller {
     /// Runs until stopped. Waits for the custom resource definitions if they are missing.
@@ -357,14 +357,16 @@ impl Controller {
     }
 }
 
-fn follow<K>(client: &kube::Client) -> ObjectWatch<K>
+/// The events of all objects of a kind.
+pub(crate) fn follow<K>(client: &kube::Client) -> ObjectWatch<K>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
     watcher::watcher(Api::<K>::all(client.clone()), watcher::Config::default()).default_backoff().boxed()
 }
 
-pub(super) fn key(object: &impl Resource) -> Option<String> {
+/// "namespace/name".
+pub(crate) fn key(object: &impl Resource) -> Option<String> {
     Some(format!("{}/{}", object.meta().namespace.as_deref()?, object.meta().name.as_deref()?))
 }
 

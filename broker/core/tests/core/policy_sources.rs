@@ -6,7 +6,7 @@ use comity_core::broker_record::BrokerRole;
 use comity_core::command::{ApplyPolicy, AssignBroker, PullOutcome, RecordPull, RemovePolicySource, SetPolicySource};
 use comity_core::log::LOG_FORMAT;
 use comity_core::refusal::Code;
-use comity_core::{Actor, Command, LogEnvelope, Millis, Reply, ReplyBody, State};
+use comity_core::{Actor, Applied, Command, LogEnvelope, Millis, Reply, ReplyBody, State};
 use comity_policy::BundleSource;
 
 use super::federation::{Federation, terms};
@@ -80,6 +80,10 @@ pub(crate) const PULLED: [fn(&State) -> Command; 3] = [
 ];
 
 fn apply_by(state: &mut State, actor: Actor, command: Command) -> Reply {
+    apply(state, actor, command).reply
+}
+
+fn apply(state: &mut State, actor: Actor, command: Command) -> Applied {
     let entry = LogEnvelope {
         format: LOG_FORMAT,
         actor,
@@ -89,7 +93,7 @@ fn apply_by(state: &mut State, actor: Actor, command: Command) -> Reply {
         idempotency: None,
         command,
     };
-    state.apply(&entry).unwrap().reply
+    state.apply(&entry).unwrap()
 }
 
 fn by_leader(state: &mut State, command: RecordPull) -> Reply {
@@ -136,6 +140,27 @@ fn an_accepted_commit_is_in_force_and_the_next_one_is_judged_by_it() {
     by_leader(&mut state, other).unwrap();
     assert_eq!((&state.provenance.commit, &state.provenance.began), (&commit('c'), &commit('c')));
     assert!(state.provenance.taken_names.contains("gone"));
+}
+
+#[test]
+fn the_record_of_a_pulled_commit_names_who_signed_it() {
+    let mut state = with_source();
+    let pulled = Command::RecordPull(pull(&state, commit('a'), accepted(signed(), 'a')));
+    let applied = apply(&mut state, Actor::Leader(1), pulled);
+    let line = &applied.audit.iter().find(|sealed| sealed.line.contains("policy-applied")).unwrap().line;
+    let cause = format!("commit {}, signed by institution `north`, maintainer ingrid", commit('a').unwrap());
+    assert!(line.contains(&cause), "{line}");
+    assert_eq!(state.policy.as_ref().unwrap().signed_by, signers());
+    // A bundle that somebody applies has no signatures.
+    let mut state = Federation::with_policy().state;
+    let other = ApplyPolicy {
+        source: terms(MAINTAINERS, &format!("{MAINTAINERS}\n  planners: []")),
+        force: true,
+        expected_hash: None,
+    };
+    let applied = apply(&mut state, Actor::User(ADMIN.into()), Command::ApplyPolicy(other));
+    assert!(applied.audit.iter().all(|sealed| !sealed.line.contains("signed by")));
+    assert!(state.policy.as_ref().unwrap().signed_by.is_empty());
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn beside_liqo_one_folder_has_every_right_and_the_webhook_is_found() {
     for entry in std::fs::read_dir(deploy().join("agent")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         // The donor writes its own names and programs into these, or chooses them by usage.devices.
-        let is_optional = matches!(name.as_str(), "mig.yaml" | "clean.yaml" | "devices.yaml");
+        let is_optional = matches!(name.as_str(), "mig.yaml" | "clean.yaml" | "devices.yaml" | "kueue.yaml");
         assert!(
             is_optional || !name.ends_with(".yaml") || listed.contains(&name.as_str()),
             "{name} is not in {listed:?}"

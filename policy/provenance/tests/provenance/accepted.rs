@@ -29,6 +29,8 @@ fn owners_change_what_they_own() {
     let head = repository.commit(Some("otto"), "shorter");
     let found = accepted(&repository);
     assert_eq!((found.commit, found.commits), (head, 3));
+    let signers: Vec<String> = found.signers.iter().map(ToString::to_string).collect();
+    assert_eq!(signers, ["maintainer otto", "institution `centre`", "institution `poly`"]);
     assert_eq!(found.bundle.clusters["centre-main"].spec.local_reserve_gpus_milli, 4_000);
     repository.take_into_force();
     assert!(matches!(repository.judge(), Verdict::Unchanged));

@@ -184,7 +184,7 @@ fn owner(
 }
 
 /// Leases whose taint is tolerated; empty unless Liqo's taint is too.
-fn tolerated(pod: &Pod) -> BTreeSet<String> {
+pub(crate) fn tolerated(pod: &Pod) -> BTreeSet<String> {
     let all = || pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
     let everywhere = |key: &Option<String>| key.as_deref().is_none_or(str::is_empty);
     if !all().any(|toleration| everywhere(&toleration.key) || toleration.key.as_deref() == Some(LIQO_TAINT)) {

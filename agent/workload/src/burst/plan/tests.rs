@@ -6,6 +6,7 @@ mod renewal;
 use comity_proto::v1;
 
 use super::*;
+use crate::burst::GATE;
 use crate::burst::fixtures::{NOW, gated, lease, pending, pod, request, rules, snapshot};
 use crate::burst::snapshot::{EndedRequest, InFlight, WrittenNote};
 
@@ -429,4 +430,30 @@ fn a_pod_pinned_to_a_lease_that_is_gone_is_made_again() {
     snapshot.pods[0].facts.has_controller = false;
     let actions = plan(&snapshot);
     assert!(!actions.contains(&replace) && notes_on(&actions, "a")[0].is_warning);
+}
+
+#[test]
+fn a_pod_that_others_pinned_to_an_active_lease_of_its_namespace_may_go_there() {
+    let mut snapshot = snapshot(vec![pending("a")]);
+    snapshot.pods[0].facts.pinned = Some("lease-1".to_owned());
+    with_lease(&mut snapshot, "lease-1", 1, LeaseStage::Coming);
+    assert!(plan(&snapshot).is_empty(), "its node is not there yet");
+    with_lease(&mut snapshot, "lease-1", 1, LeaseStage::Active);
+    let sent = |snapshot: &BurstSnapshot| {
+        let actions = plan(snapshot);
+        let of = |action: &BurstAction| match action {
+            BurstAction::Tolerate { lease, .. } => Some(format!("tolerates {lease}")),
+            BurstAction::Pin { lease, .. } => Some(format!("without the gate to {lease}")),
+            _ => None,
+        };
+        actions.iter().find_map(of)
+    };
+    assert_eq!(sent(&snapshot).as_deref(), Some("tolerates lease-1"));
+    snapshot.pods[0].facts.gates = vec![GATE.to_owned()];
+    assert_eq!(sent(&snapshot).as_deref(), Some("without the gate to lease-1"));
+    snapshot.pods[0].facts.gates.push("kueue.x-k8s.io/admission".to_owned());
+    assert_eq!(sent(&snapshot), None, "the owner of the other gate decides first");
+    snapshot.pods[0].facts.gates.clear();
+    snapshot.leases.as_mut().unwrap().get_mut("lease-1").unwrap().namespace = "another".to_owned();
+    assert_eq!(sent(&snapshot), None, "a lease of somebody else");
 }
