@@ -39,7 +39,7 @@ fn warnings_of_a_policy_are_listed_and_fail_where_they_are_denied() {
     assert!(found.status.success(), "{}", stderr(&found));
     let text = stdout(&found);
     assert!(text.starts_with("warning[notice-too-long]: `defaults.reclaimGrace: 9d`"), "{text}");
-    assert!(text.contains("all.yaml:7:") && text.contains("1 warning in 1 file\nok: 1 documents"), "{text}");
+    assert!(text.contains("all.yaml:7:") && text.contains("1 warning in 1 file\nok: 1 document in"), "{text}");
     let denied = run(&["policy", "check", "--deny-warnings", &dir]);
     assert_eq!(denied.status.code(), Some(1), "{}", stdout(&denied));
     assert!(stdout(&denied).contains("notice-too-long") && !stdout(&denied).contains("ok:"), "{}", stdout(&denied));
