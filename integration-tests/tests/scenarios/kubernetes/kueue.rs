@@ -56,7 +56,7 @@ async fn a_job_runs_and_its_lease_goes_back(burst: &Burst) {
 async fn a_second_one_waits_and_says_why(burst: &Burst) {
     let federation = burst.federation();
     burst.serve(&["holds"]).await.unwrap();
-    submit(burst, "holds", 3, &["serve"], &[]).await;
+    submit(burst, "holds", 3, &["serve", "600"], &[]).await;
     running(burst, "holds").await;
     submit(burst, "waits", 2, &["see"], &[]).await;
     let message = until("the waiting Job to say why", PATIENCE, async || {
@@ -78,11 +78,11 @@ async fn a_second_one_waits_and_says_why(burst: &Burst) {
 
 async fn a_cancelled_lease_is_revoked(burst: &Burst) {
     let federation = burst.federation();
-    submit(burst, "revoked", 1, &["serve"], &[]).await;
+    submit(burst, "revoked", 1, &["serve", "600"], &[]).await;
     running(burst, "revoked").await;
     let object = gpu_request(burst, "revoked").await.or_logs(federation);
     let id = object["status"]["request"].as_str().unwrap_or_default();
-    federation.comity(&["request", "cancel", id]).await.or_logs(federation);
+    federation.comity(&["request", "cancel", id, "--yes"]).await.or_logs(federation);
     until("the Workload to be deactivated", PATIENCE, async || {
         let workload = workload(burst, "revoked").await?;
         anyhow::ensure!(workload["spec"]["active"] == false, "{}", workload["status"]);
@@ -97,7 +97,7 @@ async fn a_cancelled_lease_is_revoked(burst: &Burst) {
 
 async fn a_lost_lease_is_asked_for_again(burst: &Burst) {
     let federation = burst.federation();
-    submit(burst, "again", 1, &["serve"], &[]).await;
+    submit(burst, "again", 1, &["serve", "600"], &[]).await;
     running(burst, "again").await;
     let first = gpu_request(burst, "again").await.or_logs(federation);
     let name = first["metadata"]["name"].as_str().unwrap_or_default();
