@@ -102,8 +102,11 @@ impl Federation {
             more.extend(["--ca", utf8(ca)?]);
         }
         run("comity-broker", &[&init[..], &["--admin-out", utf8(&admin)?], &more].concat()).await?;
-        let alice = comity::identity(federation.dir.path(), "alice");
-        run("comity-broker", &["issue-user", "--data", data, "--name", "alice", "--out", utf8(&alice)?]).await?;
+        // A submitter of poly-ml, and its admin.
+        for user in ["alice", "bruno"] {
+            let out = comity::identity(federation.dir.path(), user);
+            run("comity-broker", &["issue-user", "--data", data, "--name", user, "--out", utf8(&out)?]).await?;
+        }
         Ok(federation)
     }
 

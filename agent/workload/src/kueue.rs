@@ -10,8 +10,8 @@
 //! conditions are those of the cluster autoscaler's API, as Kueue 0.15 reads them:
 //! <https://kueue.sigs.k8s.io/docs/concepts/admission_check/provisioning_request/>.
 
-mod demand;
 mod owner_workload;
+mod pods_demand;
 mod provisioner;
 mod provisioning_request;
 mod standing;

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::provisioning_request::ProvisioningRequest;
 use super::standing::Standing;
-use super::{PROVISIONING_CLASS, demand, owner_workload};
+use super::{PROVISIONING_CLASS, owner_workload, pods_demand};
 use crate::burst::facts::namespace::rules;
 use crate::burst::{BurstSettings, OFFLOAD_LABEL};
 use crate::crd::{GpuRequest, follow, key};
@@ -154,18 +154,22 @@ impl Provisioner {
         if request.is_final() {
             return Ok(gpus.filter(|gpus| is_of(gpus, request)).map(|_| Step::Delete));
         }
+        let is_leaving = gpus.is_none_or(|gpus| gpus.metadata.deletion_timestamp.is_some());
         if was_provisioned
-            && (looks || gpus.is_none())
+            && (looks || is_leaving)
             && let Some(owner) = request.workload()
             && owner_workload::has_finished(&self.client, &namespace(request), owner).await?
         {
             return Ok(gpus.filter(|gpus| is_of(gpus, request)).map(|_| Step::Delete));
         }
         Ok(match gpus {
-            None if was_provisioned => {
+            // At once, and not when it is gone: Kueue then makes no more pods for the lease.
+            _ if was_provisioned && is_leaving => {
                 Some(Step::Tell(Standing::Failed("its GpuRequest was deleted, and its lease with it".to_owned())))
             }
             None => Some(Step::Create),
+            // Asked for again once it is gone.
+            Some(_) if is_leaving => None,
             Some(gpus) if !is_of(gpus, request) => {
                 let name = gpus.metadata.name.as_deref().unwrap_or_default();
                 Some(Step::Tell(Standing::Failed(format!(
@@ -232,7 +236,7 @@ impl Provisioner {
                 _ => return Ok(Err(format!("its PodTemplate {name} is missing or empty"))),
             }
         }
-        Ok(demand::gpu_request(request, &pods, &rules, &self.settings))
+        Ok(pods_demand::gpu_request(request, &pods, &rules, &self.settings))
     }
 
     async fn delete(&self, gpus: Option<&GpuRequest>) -> Result<(), String> {

@@ -12,7 +12,7 @@ use crate::pki::Authority;
 
 const MANAGER: &str = include_str!("../../kubernetes/kueue.yaml");
 const IMAGE: &str = "comity.local/kueue:1";
-const NAMESPACE: &str = "kueue-system";
+const KUEUE_NAMESPACE: &str = "kueue-system";
 const SERVICE: &str = "kueue-webhook-service";
 /// The definitions with several versions, which Kueue's webhook converts.
 const CONVERTED: [&str; 5] = ["clusterqueues", "cohorts", "localqueues", "multikueueclusters", "workloads"];
@@ -52,7 +52,7 @@ impl RealCluster {
         };
         let authority = Authority::open(&folder).map_err(|error| unusable(&folder.display(), &error))?;
         let identity = authority
-            .service("webhook", &format!("{SERVICE}.{NAMESPACE}.svc"))
+            .service("webhook", &format!("{SERVICE}.{KUEUE_NAMESPACE}.svc"))
             .map_err(|error| unusable(&folder.display(), &error))?;
         let program = binaries.program("kueue");
         let archive = folder.join("kueue.tar");
@@ -69,17 +69,17 @@ impl RealCluster {
         let definitions: Vec<Value> =
             read("kueue-crds.yaml")?.into_iter().map(|object| converted(object, &ca)).collect();
         let secret = json!({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kueue-webhook", "namespace": NAMESPACE},
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "kueue-webhook", "namespace": KUEUE_NAMESPACE},
             "type": "kubernetes.io/tls",
             "stringData": {"tls.crt": identity.certificate_pem, "tls.key": identity.key_pem},
         });
-        self.kubectl(&["create", "namespace", NAMESPACE]).await?;
+        self.kubectl(&["create", "namespace", KUEUE_NAMESPACE]).await?;
         for list in [definitions, vec![secret]] {
             self.apply(&list).await?;
         }
         let manager = MANAGER.replace("@IMAGE@", IMAGE);
         self.kubectl_with_input(&["apply", "--server-side", "-f", "-"], &manager).await?;
-        self.kubectl(&["-n", NAMESPACE, "rollout", "status", "deployment/kueue", "--timeout=180s"]).await?;
+        self.kubectl(&["-n", KUEUE_NAMESPACE, "rollout", "status", "deployment/kueue", "--timeout=180s"]).await?;
         // Afterwards: without it they refuse every Job of the cluster.
         let webhooks: Vec<Value> =
             read("kueue-webhooks.yaml")?.into_iter().map(|object| reviewing(object, &ca)).collect();
@@ -94,7 +94,7 @@ impl RealCluster {
 }
 
 fn service(path: &Value, ca: &str) -> Value {
-    json!({"service": {"namespace": NAMESPACE, "name": SERVICE, "path": path}, "caBundle": ca})
+    json!({"service": {"namespace": KUEUE_NAMESPACE, "name": SERVICE, "path": path}, "caBundle": ca})
 }
 
 /// A definition as Kueue's Kustomization patches it.

@@ -82,7 +82,7 @@ async fn a_cancelled_lease_is_revoked(burst: &Burst) {
     running(burst, "revoked").await;
     let object = gpu_request(burst, "revoked").await.or_logs(federation);
     let id = object["status"]["request"].as_str().unwrap_or_default();
-    federation.comity(&["request", "cancel", id, "--yes"]).await.or_logs(federation);
+    federation.comity_as("bruno", &["request", "cancel", id, "--yes"]).await.or_logs(federation);
     until("the Workload to be deactivated", PATIENCE, async || {
         let workload = workload(burst, "revoked").await?;
         anyhow::ensure!(workload["spec"]["active"] == false, "{}", workload["status"]);
@@ -137,6 +137,8 @@ async fn what_no_lease_serves_is_refused(burst: &Burst) {
 /// A Job in the queue, with parameters of its own.
 async fn submit(burst: &Burst, name: &str, gpus: u32, args: &[&str], parameters: &[(&str, &str)]) {
     let mut job: Value = serde_json::from_str(&Burst::job(name, gpus, args)).unwrap();
+    // The default of Kubernetes: with none a Job fails with its first lost node.
+    job["spec"]["backoffLimit"] = 6.into();
     job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "gpus".into();
     for (key, value) in parameters {
         job["metadata"]["annotations"][format!("provreq.kueue.x-k8s.io/comity.dev.{key}")] = (*value).into();
