@@ -106,6 +106,7 @@ pub(super) const KUEUE: SettingRights<'static> = SettingRights {
     effect: "ProvisioningRequests can be served",
     needed: &[
         right("watch", "autoscaling.x-k8s.io", "provisioningrequests", ""),
+        right("delete", "autoscaling.x-k8s.io", "provisioningrequests", ""),
         right("patch", "autoscaling.x-k8s.io", "provisioningrequests/status", ""),
         right("get", "", "podtemplates", ""),
         right("get", "kueue.x-k8s.io", "workloads", ""),

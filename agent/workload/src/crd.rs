@@ -24,7 +24,7 @@ use kube::CustomResourceExt as _;
 pub use condition::Condition;
 pub(crate) use condition::{ConditionStatus, condition, conditions, time};
 pub use controller::Controller;
-pub(crate) use controller::{follow, key};
+pub(crate) use controller::{follow, key, namespace};
 pub use gpu_lease::{GpuLease, GpuLeaseSpec, GpuLeaseStatus, Side};
 pub use gpu_request::{DeliveryKind, GpuRequest, GpuRequestSpec, GpuRequestStatus};
 pub use request_options::{DataNeed, Isolation, Members, Numa, NvLink, Preemptible, Topology, Window};

@@ -12,11 +12,11 @@
 
 mod owner_workload;
 mod pods_demand;
+mod progress;
 mod provisioner;
 mod provisioning_request;
-mod standing;
 
 pub(crate) use provisioner::Provisioner;
 
 /// The class of ProvisioningRequests that the agent serves.
-pub const PROVISIONING_CLASS: &str = "offload.comity.dev";
+const PROVISIONING_CLASS: &str = "offload.comity.dev";

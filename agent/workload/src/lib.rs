@@ -10,5 +10,3 @@ mod lease_end;
 pub mod lease_pods;
 pub mod reclaim;
 pub mod webhook;
-
-pub use kueue::PROVISIONING_CLASS;

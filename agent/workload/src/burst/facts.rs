@@ -4,7 +4,7 @@ pub(crate) mod demand;
 #[cfg(test)]
 mod fuzz_pods;
 pub(crate) mod namespace;
-pub(super) mod offload;
+pub(crate) mod offload;
 pub(crate) mod pod;
 pub(crate) mod pod_options;
 pub(crate) mod requested_stores;

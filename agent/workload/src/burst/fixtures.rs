@@ -40,6 +40,7 @@ pub(crate) fn pod(name: &str) -> PodView {
             gates: Vec::new(),
             has: Parts::default(),
             node: None,
+            is_of_queue: false,
             pinned: None,
             tolerates: BTreeSet::new(),
             is_finished: false,

@@ -1,5 +1,5 @@
 //! The review that gives GPU pods of opted-in namespaces a scheduling gate, so that they can be pinned to a lease, and
-//! access to their checkpoints. Pods that are pinned to a lease already tolerate its taints instead of the gate.
+//! access to their checkpoints. Pods already pinned to a lease get tolerations of its taints instead.
 //!
 //! Its failure policy is `Ignore`: without it pending pods get tolerations instead.
 
@@ -73,7 +73,7 @@ impl Review for GateReview {
     }
 }
 
-/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate and its checkpoint store. None
+/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate or tolerations, and its checkpoint store. None
 /// does unless `holds`.
 ///
 /// # Errors

@@ -164,7 +164,7 @@ impl<'a> Planner<'a> {
             return;
         }
         if let Some(lease) = &facts.pinned {
-            return self.check_pinned(facts, lease);
+            return self.check_pinned(pod, lease);
         }
         if !facts.is_gated() && !facts.is_unschedulable {
             return;
@@ -294,25 +294,31 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Lets a pod that others pinned to an active lease go there. Replaces one whose lease is gone: it could never run.
-    fn check_pinned(&mut self, pod: &'a PodFacts, lease: &str) {
-        let Some(leases) = &self.snapshot.leases else { return };
-        if let Some(facts) = leases.get(lease).filter(|facts| facts.stage != LeaseStage::Ending) {
-            let waits = pod.is_gated() || (pod.is_unschedulable && !pod.tolerates.contains(lease));
-            if waits
-                && !pod.has_other_gates()
-                && facts.stage == LeaseStage::Active
-                && facts.namespace == pod.pod.namespace
-            {
-                let note = notes::goes_to(lease, facts);
-                self.send(pod, &facts.request, lease.to_owned(), pod.is_gated(), note);
-            }
+    /// Sends a pod that somebody else pinned to an active lease to its node. Replaces one whose lease is gone, which could
+    /// never run.
+    fn check_pinned(&mut self, pod: &'a PodView, lease: &str) {
+        let facts = &pod.facts;
+        let found = self.snapshot.leases.as_ref().map(|leases| leases.get(lease));
+        let live = found.flatten().filter(|found| found.stage != LeaseStage::Ending);
+        if let Some(its) = live.filter(|its| its.stage == LeaseStage::Active)
+            && its.namespace == facts.pod.namespace
+            && !facts.has_other_gates()
+            && (facts.is_gated() || (facts.is_unschedulable && !facts.tolerates.contains(lease)))
+            && !facts.opted_out
+            && facts.obstacle.is_none()
+        {
+            let note = notes::goes_to(lease, its);
+            return self.send(facts, &its.request, lease.to_owned(), facts.is_gated(), note);
+        }
+        self.hold(pod);
+        // Unknown leases are not gone. A queue's Job would pin its next pod to the same lease: Kueue ends that.
+        if found.is_none() || live.is_some() || facts.is_of_queue {
             return;
         }
-        if pod.has_controller {
-            self.actions.push(BurstAction::Replace { pod: pod.pod.clone(), lease: lease.to_owned() });
+        if facts.has_controller {
+            self.actions.push(BurstAction::Replace { pod: facts.pod.clone(), lease: lease.to_owned() });
         }
-        self.tell(pod, notes::lease_gone(lease, pod.has_controller));
+        self.tell(facts, notes::lease_gone(lease, facts.has_controller));
     }
 
     fn tell(&mut self, pod: &PodFacts, note: Note) {

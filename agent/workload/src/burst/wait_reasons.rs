@@ -41,7 +41,7 @@ pub(crate) fn summarize(answer: &v1::ExplainRequestResponse) -> String {
     cut(&parts.join("; "), ALL_CHARS)
 }
 
-/// When it starts at the latest known plans.
+/// When it is expected to start, by the current plan.
 fn expected(answer: &v1::ExplainRequestResponse) -> Option<String> {
     let position = answer.position.as_ref().filter(|position| !position.too_late)?;
     let at = time(position.earliest_ms)?;

@@ -75,7 +75,7 @@ pub struct Controller {
 #[cfg(test)]
 mod tests;
 
-pub(crate) type ObjectWatch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
+type ObjectWatch<K> = BoxStream<'static, watcher::Result<Event<K>>>;
 
 impl Controller {
     /// Runs until stopped. Waits for the custom resource definitions if they are missing.
@@ -370,7 +370,8 @@ pub(crate) fn key(object: &impl Resource) -> Option<String> {
     Some(format!("{}/{}", object.meta().namespace.as_deref()?, object.meta().name.as_deref()?))
 }
 
-pub(super) fn namespace(object: &impl Resource) -> String {
+/// The namespace of an object.
+pub(crate) fn namespace(object: &impl Resource) -> String {
     object.meta().namespace.clone().unwrap_or_default()
 }
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use comity_agent_model::gpu_demand::Share;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::provisioning_request::ProvisioningRequest;
-use crate::burst::facts::demand::{MAX_GPUS_PER_REQUEST, Shape};
+use crate::burst::facts::demand::{MAX_GPUS_PER_REQUEST, Shape, shape};
+use crate::burst::facts::offload::obstacle;
 use crate::burst::facts::pod_options::PodOptions;
-use crate::burst::{BurstSettings, LEASE, PodFacts, Rules};
+use crate::burst::{BurstSettings, CLASS, LEASE, MAX_REQUESTS, OFFLOAD_LABEL, Rules};
 use crate::crd::{DeliveryKind, GpuRequestSpec, Members, Preemptible, Topology};
 
 /// Parameters of the ProvisioningRequestConfig, or of a Job by its annotations `provreq.kueue.x-k8s.io/comity.dev.NAME`,
@@ -36,8 +36,7 @@ pub(super) fn gpu_request(
 ) -> Result<GpuRequestSpec, String> {
     let parameters = parameters(&request.spec.parameters)?;
     let parameter = |name: &str| parameters.get(name).map(|value| (*value).to_owned());
-    let (need, count) = needed(pods, rules)?;
-    let Need { shape, options, class } = need;
+    let (Need { shape, options, class }, count) = needed(pods, rules)?;
     let positive = |number: u32| i32::try_from(number).unwrap_or(i32::MAX);
     let amount = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     // Single GPUs may lie on several nodes; the GPUs of one pod may not.
@@ -99,33 +98,33 @@ fn parameters(given: &BTreeMap<String, String>) -> Result<BTreeMap<&str, &str>, 
     Ok(found)
 }
 
-/// What each pod that asks for GPUs needs, and how many there are.
+/// The Kubernetes resource by which the pods count their GPUs.
+///
+/// # Errors
+/// As [`gpu_request`].
+pub(super) fn resource(pods: &[(PodTemplateSpec, i32)], rules: &Rules) -> Result<String, String> {
+    needed(pods, rules).map(|(need, _)| need.shape.resource)
+}
+
+/// What each pod needs, and how many there are.
 fn needed(pods: &[(PodTemplateSpec, i32)], rules: &Rules) -> Result<(Need, u32), String> {
+    if rules.max_requests == 0 {
+        return Err(format!("the annotation {MAX_REQUESTS} of its namespace is 0, which keeps its pods here"));
+    }
     let mut found: Option<(Need, u32)> = None;
     for (template, count) in pods {
-        let Some(facts) = facts(template) else { continue };
-        let mut shape = facts.shape?.sized(rules.gpu_share_milli);
-        if let Some(obstacle) = facts.obstacle {
-            return Err(format!("its pods cannot run elsewhere: {obstacle}"));
-        }
-        if facts.opted_out {
-            return Err("its pods are labelled comity.dev/offload=false, which keeps them here".to_owned());
-        }
-        if facts.pinned.is_some() {
-            return Err(format!(
-                "its pods select the nodes of a lease themselves; leave {LEASE} out of their nodeSelector"
-            ));
-        }
+        let Need { mut shape, options, class } = need(template)?;
+        shape = shape.sized(rules.gpu_share_milli);
         let count = u32::try_from(*count).ok().filter(|count| *count > 0).ok_or("a pod set has no pods")?;
         match &mut found {
-            None => found = Some((Need { shape, options: facts.options, class: facts.class }, count)),
+            None => found = Some((Need { shape, options, class }, count)),
             Some((need, all)) => {
                 let cpu = shape.cpu_milli_per_gpu.max(need.shape.cpu_milli_per_gpu);
                 let memory = shape.memory_mib_per_gpu.max(need.shape.memory_mib_per_gpu);
                 for shape in [&mut shape, &mut need.shape] {
                     (shape.cpu_milli_per_gpu, shape.memory_mib_per_gpu) = (cpu, memory);
                 }
-                if *need != (Need { shape, options: facts.options, class: facts.class }) {
+                if *need != (Need { shape, options, class }) {
                     let why = "its pod sets need GPUs in different ways, and one lease serves them all; give each the same \
                                GPUs and options, or submit them apart";
                     return Err(why.to_owned());
@@ -134,7 +133,7 @@ fn needed(pods: &[(PodTemplateSpec, i32)], rules: &Rules) -> Result<(Need, u32),
             }
         }
     }
-    let (need, count) = found.ok_or("none of its pods requests a GPU; list only GPU resources in managedResources")?;
+    let (need, count) = found.ok_or("it has no pods")?;
     let all = need.shape.gpus.saturating_mul(count);
     if all > MAX_GPUS_PER_REQUEST.min(rules.max_gpus) {
         return Err(format!(
@@ -145,12 +144,30 @@ fn needed(pods: &[(PodTemplateSpec, i32)], rules: &Rules) -> Result<(Need, u32),
     Ok((need, count))
 }
 
-/// The facts of a pod that will be made from a template; `None` for one without GPUs.
-fn facts(template: &PodTemplateSpec) -> Option<PodFacts> {
-    let unnamed = || Some("pod".to_owned());
+/// What a pod of a template needs. Its checkpoint store is no matter: the webhook adds it when the pod is created.
+fn need(template: &PodTemplateSpec) -> Result<Need, String> {
     let metadata = template.metadata.clone().unwrap_or_default();
-    let metadata = ObjectMeta { name: unnamed(), namespace: unnamed(), uid: unnamed(), ..metadata };
-    PodFacts::of(&Pod { metadata, spec: template.spec.clone(), status: None })
+    let pod = Pod { metadata, spec: template.spec.clone(), status: None };
+    let none = BTreeMap::new();
+    let of = |map: &Option<BTreeMap<String, String>>, key: &str| map.as_ref().unwrap_or(&none).get(key).cloned();
+    let (labels, annotations) = (&pod.metadata.labels, &pod.metadata.annotations);
+    let shape = shape(&pod).ok_or(
+        "a pod set requests no GPU, and Kueue would send it to the lease; list only GPU resources in managedResources",
+    )??;
+    if [labels, annotations].iter().any(|map| of(map, OFFLOAD_LABEL).is_some_and(|text| text == "false")) {
+        return Err(format!("its pods are labelled {OFFLOAD_LABEL}=false, which keeps them here"));
+    }
+    if let Some(obstacle) = obstacle(&pod) {
+        return Err(format!("its pods cannot run elsewhere: {obstacle}"));
+    }
+    let selector = pod.spec.as_ref().and_then(|spec| spec.node_selector.as_ref());
+    if selector.is_some_and(|selector| selector.contains_key(LEASE)) {
+        return Err(format!(
+            "its pods select the nodes of a lease themselves; leave {LEASE} out of their nodeSelector"
+        ));
+    }
+    let options = PodOptions::from_annotations(annotations.as_ref().unwrap_or(&none))?;
+    Ok(Need { shape, options, class: of(annotations, CLASS) })
 }
 
 #[cfg(test)]
@@ -205,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_pod_set_of_several_gpus_each_is_a_gang() {
-        let gang = asked(&[pods(4, 2, json!({})), pods(4, 1, json!({})), pods(0, 1, json!({}))], &[]).unwrap();
+        let gang = asked(&[pods(4, 2, json!({})), pods(4, 1, json!({}))], &[]).unwrap();
         assert_eq!((gang.gpus, gang.members), (Some(4), Some(Members { min: 3, desired: 3 })));
     }
 
@@ -234,9 +251,24 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_store_is_that_of_the_request() {
+        let annotated =
+            pods(1, 1, json!({ "metadata": { "annotations": { "comity.dev/checkpoint-secret": "bucket" } } }));
+        assert_eq!(asked(&[annotated], &[]).unwrap().checkpoint_secret.as_deref(), Some("bucket"));
+    }
+
+    #[test]
+    fn a_namespace_that_keeps_its_pods_asks_for_nothing() {
+        let request = ProvisioningRequest::new("job-train-1", Default::default());
+        let rules = Rules { max_requests: 0, ..rules() };
+        let why = gpu_request(&request, &[pods(1, 1, json!({}))], &rules, &BurstSettings::default()).unwrap_err();
+        assert!(why.contains("comity.dev/max-requests"), "{why}");
+    }
+
+    #[test]
     fn what_no_lease_can_serve_is_refused_with_its_reason() {
         for (pods, parameters, part) in [
-            (vec![pods(0, 1, json!({}))], vec![], "requests a GPU"),
+            (vec![pods(1, 1, json!({})), pods(0, 1, json!({}))], vec![], "a pod set requests no GPU"),
             (vec![pods(2, 1, json!({})), pods(1, 1, json!({}))], vec![], "different ways"),
             (vec![pods(4, 5, json!({}))], vec![], "need 20 GPUs at once, and a request of this namespace may have 16"),
             (vec![pods(1, 1, json!({ "spec": { "hostNetwork": true } }))], vec![], "its host's network"),

@@ -12,21 +12,23 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Namespace, PodTemplate, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Resource as _};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::owner_workload::{self, WorkloadNeed};
+use super::progress::Progress;
 use super::provisioning_request::ProvisioningRequest;
-use super::standing::Standing;
-use super::{PROVISIONING_CLASS, owner_workload, pods_demand};
+use super::{PROVISIONING_CLASS, pods_demand};
 use crate::burst::facts::namespace::rules;
-use crate::burst::{BurstSettings, OFFLOAD_LABEL};
-use crate::crd::{GpuRequest, follow, key};
+use crate::burst::{BurstSettings, OFFLOAD_LABEL, Rules};
+use crate::crd::{GpuLease, GpuRequest, GpuRequestSpec, follow, key, namespace};
 
-/// How often Workloads are looked at: their end gives the lease back.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often each Workload is checked: its end gives the lease back.
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// ProvisioningRequests processed concurrently.
 const CONCURRENT_REQUESTS: usize = 8;
 
@@ -44,26 +46,28 @@ pub(crate) struct Provisioner {
 struct State {
     requests: WatchCache<ProvisioningRequest>,
     gpu_requests: WatchCache<GpuRequest>,
-    /// When Workloads were looked at, by the UIDs of their ProvisioningRequests.
-    looked_ms: BTreeMap<String, u64>,
+    /// By UID of the ProvisioningRequest.
+    checks: BTreeMap<String, WorkloadCheck>,
     failures: FailureLog,
 }
 
-/// A change to make.
-enum Step {
-    /// The `GpuRequest` is asked for.
-    Create,
-    /// The lease is no longer needed.
-    Delete,
-    /// The ProvisioningRequest is told.
-    Tell(Standing),
+/// The last check of a Workload.
+#[derive(Clone, Copy, Debug)]
+struct WorkloadCheck {
+    at_ms: u64,
+    need: WorkloadNeed,
+}
+
+/// The templates of a ProvisioningRequest's pods, with their counts, and the rules of its namespace.
+struct Pods {
+    templates: Vec<(PodTemplateSpec, i32)>,
+    rules: Rules,
 }
 
 /// What came of one ProvisioningRequest.
-struct Worked<'r> {
+struct Outcome<'r> {
     request: &'r ProvisioningRequest,
-    /// Whether its Workload was looked at.
-    looks: bool,
+    check: Option<WorkloadCheck>,
     result: Result<(), String>,
 }
 
@@ -73,6 +77,7 @@ impl Provisioner {
         let mut requests = follow::<ProvisioningRequest>(&self.client);
         let mut gpu_requests = follow::<GpuRequest>(&self.client);
         let (mut state, mut dirty) = (State::default(), false);
+        let mut ticks = tokio::time::interval(CHECK_EVERY);
         loop {
             if dirty && state.requests.is_complete() && state.gpu_requests.is_complete() {
                 self.turn(&mut state).await;
@@ -91,37 +96,22 @@ impl Provisioner {
                     let reduce = |object: &GpuRequest| Some((key(object)?, Some(object.clone())));
                     dirty |= event.is_some_and(|event| state.gpu_requests.take(event, reduce));
                 }
-                () = self.clock.sleep(LOOK_EVERY) => dirty = true,
+                _ = ticks.tick() => dirty = true,
             }
         }
     }
 
     async fn turn(&self, state: &mut State) {
-        let now = self.clock.unix_ms();
-        let live: Vec<&ProvisioningRequest> =
-            state.requests.facts().filter(|request| request.metadata.deletion_timestamp.is_none()).collect();
-        let due = |uid: &str| {
-            let looked = state.looked_ms.get(uid).copied().unwrap_or(0);
-            u128::from(now.saturating_sub(looked)) >= LOOK_EVERY.as_millis()
-        };
-        let mut work: Vec<BoxFuture<'_, Worked<'_>>> = Vec::new();
-        for request in live {
+        let mut work: Vec<BoxFuture<'_, Outcome<'_>>> = Vec::new();
+        for request in state.requests.facts().filter(|request| request.metadata.deletion_timestamp.is_none()) {
             let gpus = key(request).and_then(|name| state.gpu_requests.get(&name));
-            let looks = due(&uid(request));
-            work.push(Box::pin(
-                async move { Worked { request, looks, result: self.work(request, gpus, looks).await } },
-            ));
+            let last = state.checks.get(&uid(request)).copied();
+            work.push(Box::pin(self.process(request, gpus, last)));
         }
-        let done: Vec<_> = futures::stream::iter(work).buffer_unordered(CONCURRENT_REQUESTS).collect().await;
-        let mut looked = BTreeMap::new();
-        let mut results = Vec::with_capacity(done.len());
-        for Worked { request, looks, result } in done {
-            let before = state.looked_ms.get(&uid(request)).copied().unwrap_or(0);
-            looked.insert(uid(request), if looks { now } else { before });
-            results.push((uid(request), key(request).unwrap_or_default(), result));
-        }
-        state.looked_ms = looked;
-        for (uid, name, result) in results {
+        let outcomes: Vec<_> = futures::stream::iter(work).buffer_unordered(CONCURRENT_REQUESTS).collect().await;
+        let mut checks = BTreeMap::new();
+        for Outcome { request, check, result } in outcomes {
+            let (uid, name) = (uid(request), key(request).unwrap_or_default());
             match result {
                 Ok(()) => state.failures.cleared(&uid),
                 Err(reason) if state.failures.is_new(&uid, &reason) => {
@@ -129,94 +119,127 @@ impl Provisioner {
                 }
                 Err(_) => {}
             }
+            checks.extend(check.map(|check| (uid, check)));
         }
+        state.checks = checks;
     }
 
-    async fn work(&self, request: &ProvisioningRequest, gpus: Option<&GpuRequest>, looks: bool) -> Result<(), String> {
-        match self.step(request, gpus, looks).await.map_err(|error| error.to_string())? {
-            None => Ok(()),
-            Some(Step::Create) => self.create(request).await,
-            Some(Step::Delete) => self.delete(gpus).await,
-            Some(Step::Tell(standing)) => {
-                self.tell(request, &standing).await?;
-                if standing.is_over() { self.delete(gpus).await } else { Ok(()) }
+    async fn process<'r>(
+        &self,
+        request: &'r ProvisioningRequest,
+        gpus: Option<&GpuRequest>,
+        last: Option<WorkloadCheck>,
+    ) -> Outcome<'r> {
+        let own = gpus.filter(|gpus| is_of(gpus, request));
+        if request.is_final() {
+            return Outcome { request, check: last, result: self.delete_gpus(own).await };
+        }
+        let check = match self.check(request, own, last).await {
+            Ok(check) => check,
+            Err(error) => return Outcome { request, check: last, result: Err(error.to_string()) },
+        };
+        let result = match check.map(|check| check.need) {
+            None => {
+                let why = "no Workload of Kueue owns it, and only those of queues are served".to_owned();
+                self.write(request, &Progress::Failed(why)).await.map(drop)
             }
-        }
+            Some(WorkloadNeed::Nothing) => self.delete_gpus(own).await,
+            Some(WorkloadNeed::NothingNow) => self.delete_request(request).await,
+            Some(WorkloadNeed::Capacity) => self.provide(request, gpus).await,
+        };
+        Outcome { request, check, result }
     }
 
-    async fn step(
+    /// What the Workload needs; `None` without one. One that has finished is not read again.
+    async fn check(
         &self,
         request: &ProvisioningRequest,
-        gpus: Option<&GpuRequest>,
-        looks: bool,
-    ) -> Result<Option<Step>, CallError> {
-        let was_provisioned = request.provisioned_lease().is_some();
-        if request.is_final() {
-            return Ok(gpus.filter(|gpus| is_of(gpus, request)).map(|_| Step::Delete));
+        own: Option<&GpuRequest>,
+        last: Option<WorkloadCheck>,
+    ) -> Result<Option<WorkloadCheck>, CallError> {
+        let Some(owner) = request.workload() else { return Ok(None) };
+        let now = self.clock.unix_ms();
+        // Its GpuRequest is also gone if the Workload has just finished.
+        let is_unclear = request.provisioned_lease().is_some() && is_gone(own);
+        let stands = last.filter(|last| {
+            let is_fresh = u128::from(now.saturating_sub(last.at_ms)) < CHECK_EVERY.as_millis();
+            last.need == WorkloadNeed::Nothing || (is_fresh && !is_unclear && last.need == WorkloadNeed::Capacity)
+        });
+        if stands.is_some() {
+            return Ok(stands);
         }
-        let is_leaving = gpus.is_none_or(|gpus| gpus.metadata.deletion_timestamp.is_some());
-        if was_provisioned
-            && (looks || is_leaving)
-            && let Some(owner) = request.workload()
-            && owner_workload::has_finished(&self.client, &namespace(request), owner).await?
-        {
-            return Ok(gpus.filter(|gpus| is_of(gpus, request)).map(|_| Step::Delete));
-        }
-        Ok(match gpus {
+        let need = owner_workload::read(&self.client, &namespace(request), owner).await?;
+        Ok(Some(WorkloadCheck { at_ms: now, need }))
+    }
+
+    /// Brings a ProvisioningRequest whose Workload waits or runs one step further.
+    async fn provide(&self, request: &ProvisioningRequest, gpus: Option<&GpuRequest>) -> Result<(), String> {
+        let own = gpus.filter(|gpus| is_of(gpus, request));
+        if request.provisioned_lease().is_some() && is_gone(own) {
             // At once, and not when it is gone: Kueue then makes no more pods for the lease.
-            _ if was_provisioned && is_leaving => {
-                Some(Step::Tell(Standing::Failed("its GpuRequest was deleted, and its lease with it".to_owned())))
-            }
-            None => Some(Step::Create),
-            // Asked for again once it is gone.
-            Some(_) if is_leaving => None,
-            Some(gpus) if !is_of(gpus, request) => {
-                let name = gpus.metadata.name.as_deref().unwrap_or_default();
-                Some(Step::Tell(Standing::Failed(format!(
-                    "there is a GpuRequest {name} that is not its own: delete that"
-                ))))
-            }
-            Some(gpus) => {
-                let standing = Standing::of(request, gpus);
-                let status = standing.status(request, self.clock.unix_ms());
-                (request.status.as_ref() != Some(&status)).then_some(Step::Tell(standing))
-            }
-        })
+            let why = "its GpuRequest was deleted, and its lease with it".to_owned();
+            return self.write(request, &Progress::Failed(why)).await.map(drop);
+        }
+        let Some(gpus) = gpus else { return self.create(request).await };
+        if is_gone(Some(gpus)) || is_of_predecessor(gpus, request) {
+            // The next one is created once it is gone.
+            return Ok(());
+        }
+        if own.is_none() {
+            let name = gpus.metadata.name.as_deref().unwrap_or_default();
+            let why = format!("a GpuRequest {name} is there that is not its own; delete or rename that");
+            return self.write(request, &Progress::Failed(why)).await.map(drop);
+        }
+        let mut progress = Progress::of(request, gpus);
+        if let Progress::Provisioned(lease) = &progress
+            && request.provisioned_lease().is_none()
+            && let Some(why) = self.unfit(request, lease).await?
+        {
+            progress = Progress::Failed(why);
+        }
+        if request.status.as_ref() == Some(&progress.status(request, self.clock.unix_ms())) {
+            return Ok(());
+        }
+        // Only once Kueue knows why: what was not written is written again, with the newest copy.
+        if self.write(request, &progress).await? && progress.is_over() { self.delete_gpus(own).await } else { Ok(()) }
     }
 
     async fn create(&self, request: &ProvisioningRequest) -> Result<(), String> {
-        let spec = match self.spec(request).await.map_err(|error| error.to_string())? {
-            Ok(spec) => spec,
-            Err(why) => return self.tell(request, &Standing::Failed(why)).await,
-        };
         let name = request.metadata.name.clone().unwrap_or_default();
-        let owner = OwnerReference {
-            api_version: ProvisioningRequest::api_version(&()).into_owned(),
-            kind: ProvisioningRequest::kind(&()).into_owned(),
-            name: name.clone(),
-            uid: uid(request),
-            controller: Some(true),
-            block_owner_deletion: None,
+        let api = Api::<ProvisioningRequest>::namespaced(self.client.clone(), &namespace(request));
+        let newest = within_limit(api.get_opt(&name)).await.map_err(|error| error.to_string())?;
+        // The watch may lag: what has ended meanwhile is not asked for again.
+        let waits = |newest: &ProvisioningRequest| {
+            uid(newest) == uid(request)
+                && newest.metadata.deletion_timestamp.is_none()
+                && !newest.is_final()
+                && newest.provisioned_lease().is_none()
         };
-        let mut object = GpuRequest::new(&name, spec);
-        object.metadata = ObjectMeta { owner_references: Some(vec![owner]), ..object.metadata };
-        let api = Api::<GpuRequest>::namespaced(self.client.clone(), &namespace(request));
-        match within_limit(api.create(&PostParams::default(), &object)).await {
+        if !newest.as_ref().is_some_and(waits) {
+            return Ok(());
+        }
+        let asked = match self.pods(request).await.map_err(|error| error.to_string())? {
+            Ok(Pods { templates, rules }) => pods_demand::gpu_request(request, &templates, &rules, &self.settings),
+            Err(why) => Err(why),
+        };
+        let spec = match asked {
+            Ok(spec) => spec,
+            Err(why) => return self.write(request, &Progress::Failed(why)).await.map(drop),
+        };
+        let gpus = Api::<GpuRequest>::namespaced(self.client.clone(), &namespace(request));
+        match within_limit(gpus.create(&PostParams::default(), &gpu_request(request, spec))).await {
             Ok(_) => Ok(()),
             // The watch shows it soon.
             Err(CallError::Status(status)) if status.code == 409 => Ok(()),
             Err(CallError::Status(status)) if status.code == 422 => {
-                self.tell(request, &Standing::Failed(status.message.clone())).await
+                self.write(request, &Progress::Failed(status.message.clone())).await.map(drop)
             }
             Err(error) => Err(format!("its GpuRequest cannot be created: {error}")),
         }
     }
 
-    /// What to ask for, or why no lease can serve it.
-    async fn spec(
-        &self,
-        request: &ProvisioningRequest,
-    ) -> Result<Result<crate::crd::GpuRequestSpec, String>, CallError> {
+    /// The pods, or why no lease can serve them.
+    async fn pods(&self, request: &ProvisioningRequest) -> Result<Result<Pods, String>, CallError> {
         let namespace = namespace(request);
         let api = Api::<Namespace>::all(self.client.clone());
         let Some(found) = within_limit(api.get_metadata_opt(&namespace)).await? else {
@@ -227,48 +250,99 @@ impl Provisioner {
             Some(Err(why)) => return Ok(Err(why)),
             None => return Ok(Err(format!("namespace {namespace} may not burst: label it {OFFLOAD_LABEL}=true"))),
         };
-        let templates = Api::<PodTemplate>::namespaced(self.client.clone(), &namespace);
-        let mut pods: Vec<(PodTemplateSpec, i32)> = Vec::with_capacity(request.spec.pod_sets.len());
+        let api = Api::<PodTemplate>::namespaced(self.client.clone(), &namespace);
+        let mut templates = Vec::with_capacity(request.spec.pod_sets.len());
         for set in &request.spec.pod_sets {
             let name = &set.pod_template_ref.name;
-            match within_limit(templates.get_opt(name)).await? {
-                Some(PodTemplate { template: Some(template), .. }) => pods.push((template, set.count)),
+            match within_limit(api.get_opt(name)).await? {
+                Some(PodTemplate { template: Some(template), .. }) => templates.push((template, set.count)),
                 _ => return Ok(Err(format!("its PodTemplate {name} is missing or empty"))),
             }
         }
-        Ok(pods_demand::gpu_request(request, &pods, &rules, &self.settings))
+        Ok(Ok(Pods { templates, rules }))
     }
 
-    async fn delete(&self, gpus: Option<&GpuRequest>) -> Result<(), String> {
-        let Some(gpus) = gpus.filter(|gpus| gpus.metadata.deletion_timestamp.is_none()) else { return Ok(()) };
-        let api = Api::<GpuRequest>::namespaced(self.client.clone(), &namespace(gpus));
-        let preconditions = Preconditions { uid: gpus.metadata.uid.clone(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        let name = gpus.metadata.name.clone().unwrap_or_default();
-        match within_limit(api.delete(&name, &params)).await {
-            Ok(_) => Ok(()),
-            Err(CallError::Status(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(error) => Err(format!("its GpuRequest cannot be deleted: {error}")),
+    /// Why the pods could never run on a lease: its donor counts GPUs by another resource than they request.
+    async fn unfit(&self, request: &ProvisioningRequest, lease: &str) -> Result<Option<String>, String> {
+        let api = Api::<GpuLease>::namespaced(self.client.clone(), &namespace(request));
+        let leases = within_limit(api.list(&ListParams::default())).await.map_err(|error| error.to_string())?;
+        let counted = leases.items.into_iter().find(|found| found.spec.lease == lease).map(|found| found.spec.resource);
+        let Some(counted) = counted.filter(|resource| !resource.is_empty()) else { return Ok(None) };
+        let requested = match self.pods(request).await.map_err(|error| error.to_string())? {
+            Ok(Pods { templates, rules }) => pods_demand::resource(&templates, &rules),
+            Err(why) => Err(why),
+        };
+        Ok(match requested {
+            Ok(requested) if requested == counted => None,
+            Ok(requested) => Some(format!(
+                "{lease} counts its GPUs as {counted}, and the pods request {requested}; request {counted}, or name \
+                 another class by comity.dev.class"
+            )),
+            Err(why) => Some(why),
+        })
+    }
+
+    /// Deletes a ProvisioningRequest that Kueue has forgotten; garbage collection removes its `GpuRequest`.
+    async fn delete_request(&self, request: &ProvisioningRequest) -> Result<(), String> {
+        self.delete(request, "the ProvisioningRequest").await
+    }
+
+    async fn delete_gpus(&self, own: Option<&GpuRequest>) -> Result<(), String> {
+        match own.filter(|gpus| gpus.metadata.deletion_timestamp.is_none()) {
+            Some(gpus) => self.delete(gpus, "its GpuRequest").await,
+            None => Ok(()),
         }
     }
 
-    async fn tell(&self, request: &ProvisioningRequest, standing: &Standing) -> Result<(), String> {
+    async fn delete<K>(&self, object: &K, what: &str) -> Result<(), String>
+    where
+        K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + DeserializeOwned,
+    {
+        let api = Api::<K>::namespaced(self.client.clone(), &namespace(object));
+        let preconditions = Preconditions { uid: object.meta().uid.clone(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        match within_limit(api.delete(object.meta().name.as_deref().unwrap_or_default(), &params)).await {
+            Ok(_) => Ok(()),
+            Err(CallError::Status(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(format!("{what} cannot be deleted: {error}")),
+        }
+    }
+
+    /// Writes the status; false if the object changed meanwhile, and its watch brings the next copy.
+    async fn write(&self, request: &ProvisioningRequest, progress: &Progress) -> Result<bool, String> {
         let name = request.metadata.name.clone().unwrap_or_default();
         // The resource version protects an object of the same name that was made since, and conditions of others.
         let apply = json!({
             "apiVersion": ProvisioningRequest::api_version(&()), "kind": ProvisioningRequest::kind(&()),
             "metadata": { "name": name, "resourceVersion": request.metadata.resource_version },
-            "status": standing.status(request, self.clock.unix_ms()),
+            "status": progress.status(request, self.clock.unix_ms()),
         });
         let api = Api::<ProvisioningRequest>::namespaced(self.client.clone(), &namespace(request));
         let params = PatchParams::apply("comity-agent").force();
         match within_limit(api.patch_status(&name, &params, &Patch::Apply(&apply))).await {
-            Ok(_) => Ok(()),
-            // It changed meanwhile: its watch brings the next copy.
-            Err(CallError::Status(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Ok(_) => Ok(true),
+            Err(CallError::Status(status)) if matches!(status.code, 404 | 409) => Ok(false),
             Err(error) => Err(format!("its status cannot be written: {error}")),
         }
     }
+}
+
+/// The `GpuRequest` of a ProvisioningRequest, which owns it.
+fn gpu_request(request: &ProvisioningRequest, spec: GpuRequestSpec) -> GpuRequest {
+    let name = request.metadata.name.clone().unwrap_or_default();
+    let owner = OwnerReference {
+        api_version: ProvisioningRequest::api_version(&()).into_owned(),
+        kind: ProvisioningRequest::kind(&()).into_owned(),
+        name: name.clone(),
+        uid: uid(request),
+        controller: Some(true),
+        block_owner_deletion: None,
+    };
+    let object = GpuRequest::new(&name, spec);
+    GpuRequest { metadata: ObjectMeta { owner_references: Some(vec![owner]), ..object.metadata }, ..object }
 }
 
 /// Logs a failing watch once: the definitions may not be installed.
@@ -290,10 +364,20 @@ fn is_of(gpus: &GpuRequest, request: &ProvisioningRequest) -> bool {
     gpus.metadata.owner_references.iter().flatten().any(|owner| owner.uid == uid(request))
 }
 
-fn uid(request: &ProvisioningRequest) -> String {
-    request.metadata.uid.clone().unwrap_or_default()
+/// Whether it was made for an earlier ProvisioningRequest of the same name: garbage collection removes it.
+fn is_of_predecessor(gpus: &GpuRequest, request: &ProvisioningRequest) -> bool {
+    let is_its = |owner: &OwnerReference| {
+        owner.kind == ProvisioningRequest::kind(&())
+            && Some(&owner.name) == request.metadata.name.as_ref()
+            && owner.uid != uid(request)
+    };
+    gpus.metadata.owner_references.iter().flatten().any(is_its)
 }
 
-fn namespace(object: &impl kube::Resource) -> String {
-    object.meta().namespace.clone().unwrap_or_default()
+fn is_gone(gpus: Option<&GpuRequest>) -> bool {
+    gpus.is_none_or(|gpus| gpus.metadata.deletion_timestamp.is_some())
+}
+
+fn uid(request: &ProvisioningRequest) -> String {
+    request.metadata.uid.clone().unwrap_or_default()
 }

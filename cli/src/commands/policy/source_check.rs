@@ -62,7 +62,7 @@ impl PolicySourceCheckArgs {
             Verdict::Unchanged | Verdict::Accepted(_) => Ok(()),
             Verdict::Refused(refused) => {
                 let reason = format!("commit {head} cannot come into force: {}", refused.reason.code());
-                // The table has it.
+                // The table above shows the remedy.
                 let shown = "do what the answer says, and check again".to_owned();
                 let remedy = if session.format.is_for_scripts() { refused.remedy() } else { shown };
                 Err(Failure::refused("commit-refused", reason).remedy(remedy))

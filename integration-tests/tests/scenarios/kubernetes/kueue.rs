@@ -31,7 +31,8 @@ async fn jobs_of_a_queue_start_on_leases_and_give_them_back() {
     a_job_runs_and_its_lease_goes_back(&burst).await;
     a_second_one_waits_and_says_why(&burst).await;
     a_cancelled_lease_is_revoked(&burst).await;
-    a_lost_lease_is_asked_for_again(&burst).await;
+    a_deleted_gpu_request_is_asked_for_again(&burst).await;
+    an_evicted_job_gives_its_lease_back(&burst).await;
     what_no_lease_serves_is_refused(&burst).await;
     burst.nothing_left().await.or_logs(burst.federation());
     burst.stop().await.unwrap();
@@ -95,7 +96,7 @@ async fn a_cancelled_lease_is_revoked(burst: &Burst) {
     delete(burst, "revoked").await;
 }
 
-async fn a_lost_lease_is_asked_for_again(burst: &Burst) {
+async fn a_deleted_gpu_request_is_asked_for_again(burst: &Burst) {
     let federation = burst.federation();
     submit(burst, "again", 1, &["serve", "600"], &[]).await;
     running(burst, "again").await;
@@ -117,6 +118,30 @@ async fn a_lost_lease_is_asked_for_again(burst: &Burst) {
     .await
     .or_logs(federation);
     delete(burst, "again").await;
+}
+
+async fn an_evicted_job_gives_its_lease_back(burst: &Burst) {
+    let federation = burst.federation();
+    submit(burst, "evicted", 1, &["serve", "600"], &[]).await;
+    running(burst, "evicted").await;
+    let found = workload(burst, "evicted").await.or_logs(federation);
+    let name = found["metadata"]["name"].as_str().unwrap_or_default();
+    let kind = "workloads.kueue.x-k8s.io";
+    let patch = |active: bool| format!("{{\"spec\": {{\"active\": {active}}}}}");
+    let origin = &burst.clusters.origin;
+    let set = async |active: bool| {
+        let patch = patch(active);
+        let args = ["-n", NAMESPACE, "patch", kind, name, "--type=merge", "-p", &patch];
+        origin.kubectl(&args).await.or_logs(federation);
+    };
+    set(false).await;
+    burst.no_lease().await.or_logs(federation);
+    let gone = provisioning_request(burst, "evicted").await;
+    assert!(gone.is_err(), "{gone:?}");
+    // It was not revoked: it runs again.
+    set(true).await;
+    running(burst, "evicted").await;
+    delete(burst, "evicted").await;
 }
 
 async fn what_no_lease_serves_is_refused(burst: &Burst) {

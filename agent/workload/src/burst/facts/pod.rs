@@ -14,6 +14,9 @@ use crate::burst::{CLASS, GATE, LEASE, LIQO_TAINT, OFFLOAD_LABEL, REQUEST};
 const GANG_KEYS: [&str; 3] =
     ["jobset.sigs.k8s.io/jobset-uid", "scheduling.x-k8s.io/pod-group", "scheduling.k8s.io/group-name"];
 
+/// Annotation of pods whose capacity Kueue has from a ProvisioningRequest.
+const CONSUMES_REQUEST: &str = "autoscaling.x-k8s.io/consume-provisioning-request";
+
 /// Identity of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodRef {
@@ -63,6 +66,8 @@ pub struct PodFacts {
     pub has: Parts,
     /// The node it is bound to.
     pub node: Option<String>,
+    /// Whether a queue of Kueue chose its node: with a ProvisioningRequest.
+    pub is_of_queue: bool,
     /// Lease named in its node selector.
     pub pinned: Option<String>,
     /// Leases whose taint it tolerates, together with Liqo's.
@@ -134,6 +139,7 @@ impl PodFacts {
                 annotations: metadata.annotations.is_some(),
             },
             node: spec.node_name.clone().filter(|node| !node.is_empty()),
+            is_of_queue: annotations.contains_key(CONSUMES_REQUEST),
             pinned: spec.node_selector.as_ref().and_then(|selector| selector.get(LEASE)).cloned(),
             tolerates: tolerated(pod),
             is_finished: matches!(phase, "Succeeded" | "Failed"),

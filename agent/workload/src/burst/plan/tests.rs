@@ -456,4 +456,16 @@ fn a_pod_that_others_pinned_to_an_active_lease_of_its_namespace_may_go_there() {
     snapshot.pods[0].facts.gates.clear();
     snapshot.leases.as_mut().unwrap().get_mut("lease-1").unwrap().namespace = "another".to_owned();
     assert_eq!(sent(&snapshot), None, "a lease of somebody else");
+    snapshot.pods[0].facts.gates = vec![GATE.to_owned()];
+    assert_eq!(released(&plan(&snapshot)), Vec::<&str>::new(), "it is held");
+    snapshot.now_ms += snapshot.hold_ms;
+    assert_eq!(released(&plan(&snapshot)), ["a"], "and not for ever");
+}
+
+#[test]
+fn a_queues_pod_is_not_made_again_for_the_same_lost_lease() {
+    let mut snapshot = snapshot(vec![pending("a")]);
+    snapshot.pods[0].facts.pinned = Some("lease-1".to_owned());
+    snapshot.pods[0].facts.is_of_queue = true;
+    assert!(plan(&snapshot).is_empty());
 }

@@ -1,12 +1,15 @@
-//! What a ProvisioningRequest is told, from its `GpuRequest`. Pure.
+//! How far a ProvisioningRequest is, from its `GpuRequest`. Pure.
 
 use super::provisioning_request::{ProvisioningRequest, ProvisioningRequestStatus};
 use crate::burst::LEASE;
 use crate::crd::{ConditionStatus, GpuRequest, condition, conditions};
 
-/// Where a ProvisioningRequest stands.
+/// Reasons of refusals that pass: the `GpuRequest` is submitted again.
+const PASSING: [&str; 3] = ["LimitReached", "PolicyChanged", "VirtualNodeUnavailable"];
+
+/// How far a ProvisioningRequest is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Progress {
     /// It waits for its lease, for this reason.
     Waits(String),
     /// Its pods can run on this lease.
@@ -17,14 +20,17 @@ pub(super) enum Standing {
     Revoked(String),
 }
 
-impl Standing {
-    /// Where it stands while this is its `GpuRequest`.
+impl Progress {
+    /// How far it is while this is its `GpuRequest`.
     pub(super) fn of(request: &ProvisioningRequest, gpus: &GpuRequest) -> Self {
         let status = gpus.status.clone().unwrap_or_default();
         let state = status.state.as_deref().unwrap_or("Submitting");
         let message = status.message.clone().unwrap_or_default();
         let name = status.request.as_deref().unwrap_or("its GpuRequest");
+        let accepted = status.conditions.iter().find(|condition| condition.type_ == "Accepted");
+        let passes = accepted.is_some_and(|accepted| PASSING.contains(&accepted.reason.as_str()));
         match (request.provisioned_lease(), state) {
+            (None, "Refused") if passes => Self::Waits(said("its GpuRequest is refused for now", &message)),
             (_, "Refused" | "Failed") => Self::Failed(said(&format!("{name} is {state}"), &message)),
             (_, "Cancelled") => Self::Revoked(said(&format!("{name} was cancelled"), &message)),
             (None, "Completed") => Self::Failed(said(&format!("{name} ended before its pods could start"), &message)),
@@ -98,7 +104,7 @@ mod tests {
 
     fn provisioned() -> ProvisioningRequest {
         let mut request = waiting();
-        request.status = Some(Standing::Provisioned("lease-7".to_owned()).status(&request, 1_000));
+        request.status = Some(Progress::Provisioned("lease-7".to_owned()).status(&request, 1_000));
         request
     }
 
@@ -106,15 +112,15 @@ mod tests {
     fn a_waiting_one_says_why_and_a_lease_makes_it_provisioned() {
         let request = waiting();
         for state in ["Submitting", "Queued", "Placed", "Connecting"] {
-            let standing = Standing::of(&request, &gpus(state, None));
-            assert_eq!(standing, Standing::Waits(format!("req-4 is {state}: no donor has room")));
+            let progress = Progress::of(&request, &gpus(state, None));
+            assert_eq!(progress, Progress::Waits(format!("req-4 is {state}: no donor has room")));
         }
-        let status = Standing::of(&request, &gpus("Queued", None)).status(&request, 1_000);
+        let status = Progress::of(&request, &gpus("Queued", None)).status(&request, 1_000);
         let of = |type_: &str| status.conditions.iter().find(|one| one.type_ == type_).unwrap().status.clone();
         assert_eq!((of("Accepted").as_str(), of("Provisioned").as_str()), ("True", "False"));
-        let standing = Standing::of(&request, &gpus("Active", Some("lease-7")));
-        assert_eq!(standing, Standing::Provisioned("lease-7".to_owned()));
-        let status = standing.status(&request, 2_000);
+        let progress = Progress::of(&request, &gpus("Active", Some("lease-7")));
+        assert_eq!(progress, Progress::Provisioned("lease-7".to_owned()));
+        let status = progress.status(&request, 2_000);
         assert_eq!(status.provisioning_class_details[LEASE], "lease-7");
         assert!(status.conditions.iter().all(|one| one.status == "True"));
     }
@@ -123,10 +129,10 @@ mod tests {
     fn a_passing_outage_or_a_reclaim_that_has_begun_takes_nothing_away() {
         let request = provisioned();
         for state in ["Active", "Suspect", "Reclaiming", "Ending"] {
-            let standing = Standing::of(&request, &gpus(state, Some("lease-7")));
-            assert_eq!(standing, Standing::Provisioned("lease-7".to_owned()), "{state}");
+            let progress = Progress::of(&request, &gpus(state, Some("lease-7")));
+            assert_eq!(progress, Progress::Provisioned("lease-7".to_owned()), "{state}");
             assert_eq!(
-                standing.status(&request, 9_000),
+                progress.status(&request, 9_000),
                 request.status.clone().unwrap(),
                 "{state}: nothing is written"
             );
@@ -137,20 +143,32 @@ mod tests {
     fn a_lost_lease_is_asked_for_again_and_one_that_ran_out_is_not() {
         let request = provisioned();
         for (state, lease) in [("Queued", None), ("Active", Some("lease-8")), ("Failed", None), ("Refused", None)] {
-            let standing = Standing::of(&request, &gpus(state, lease));
-            assert!(matches!(standing, Standing::Failed(_)) && standing.is_over(), "{state}: {standing:?}");
+            let progress = Progress::of(&request, &gpus(state, lease));
+            assert!(matches!(progress, Progress::Failed(_)) && progress.is_over(), "{state}: {progress:?}");
         }
         for state in ["Completed", "Cancelled"] {
-            let standing = Standing::of(&request, &gpus(state, None));
-            assert!(matches!(standing, Standing::Revoked(_)), "{state}: {standing:?}");
+            let progress = Progress::of(&request, &gpus(state, None));
+            assert!(matches!(progress, Progress::Revoked(_)), "{state}: {progress:?}");
         }
-        assert!(matches!(Standing::of(&waiting(), &gpus("Completed", None)), Standing::Failed(_)));
+        assert!(matches!(Progress::of(&waiting(), &gpus("Completed", None)), Progress::Failed(_)));
+    }
+
+    #[test]
+    fn a_refusal_that_passes_is_waited_for() {
+        let mut refused = gpus("Refused", None);
+        let mut because = |reason: &str| {
+            let accepted = condition("Accepted", ConditionStatus::False, reason, "", 1_000);
+            refused.status.as_mut().unwrap().conditions = vec![accepted];
+            Progress::of(&waiting(), &refused)
+        };
+        assert!(matches!(because("LimitReached"), Progress::Waits(_)));
+        assert!(matches!(because("PolicyDenied"), Progress::Failed(_)));
     }
 
     #[test]
     fn an_end_is_written_beside_what_was_said_and_is_final() {
         let mut request = provisioned();
-        request.status = Some(Standing::Failed("gone".to_owned()).status(&request, 5_000));
+        request.status = Some(Progress::Failed("gone".to_owned()).status(&request, 5_000));
         let status = request.status.clone().unwrap();
         let names: Vec<&str> = status.conditions.iter().map(|one| one.type_.as_str()).collect();
         assert_eq!(names, ["Accepted", "Provisioned", "Failed"]);
