@@ -65,7 +65,7 @@ struct Pods {
 }
 
 /// What came of one ProvisioningRequest.
-struct Outcome<'r> {
+struct Processed<'r> {
     request: &'r ProvisioningRequest,
     check: Option<WorkloadCheck>,
     result: Result<(), String>,
@@ -102,7 +102,7 @@ impl Provisioner {
     }
 
     async fn turn(&self, state: &mut State) {
-        let mut work: Vec<BoxFuture<'_, Outcome<'_>>> = Vec::new();
+        let mut work: Vec<BoxFuture<'_, Processed<'_>>> = Vec::new();
         for request in state.requests.facts().filter(|request| request.metadata.deletion_timestamp.is_none()) {
             let gpus = key(request).and_then(|name| state.gpu_requests.get(&name));
             let last = state.checks.get(&uid(request)).copied();
@@ -110,7 +110,7 @@ impl Provisioner {
         }
         let outcomes: Vec<_> = futures::stream::iter(work).buffer_unordered(CONCURRENT_REQUESTS).collect().await;
         let mut checks = BTreeMap::new();
-        for Outcome { request, check, result } in outcomes {
+        for Processed { request, check, result } in outcomes {
             let (uid, name) = (uid(request), key(request).unwrap_or_default());
             match result {
                 Ok(()) => state.failures.cleared(&uid),
@@ -129,14 +129,14 @@ impl Provisioner {
         request: &'r ProvisioningRequest,
         gpus: Option<&GpuRequest>,
         last: Option<WorkloadCheck>,
-    ) -> Outcome<'r> {
+    ) -> Processed<'r> {
         let own = gpus.filter(|gpus| is_of(gpus, request));
         if request.is_final() {
-            return Outcome { request, check: last, result: self.delete_gpus(own).await };
+            return Processed { request, check: last, result: self.delete_gpus(own).await };
         }
         let check = match self.check(request, own, last).await {
             Ok(check) => check,
-            Err(error) => return Outcome { request, check: last, result: Err(error.to_string()) },
+            Err(error) => return Processed { request, check: last, result: Err(error.to_string()) },
         };
         let result = match check.map(|check| check.need) {
             None => {
@@ -147,7 +147,7 @@ impl Provisioner {
             Some(WorkloadNeed::NothingNow) => self.delete_request(request).await,
             Some(WorkloadNeed::Capacity) => self.provide(request, gpus).await,
         };
-        Outcome { request, check, result }
+        Processed { request, check, result }
     }
 
     /// What the Workload needs; `None` without one. One that has finished is not read again.
