@@ -73,8 +73,8 @@ impl Review for GateReview {
     }
 }
 
-/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate or tolerations, and its checkpoint store. None
-/// does unless `holds`.
+/// Answers a review. Every pod is admitted; the answer only says whether it gets the gate or tolerations, and its
+/// checkpoint store. None does unless `holds`.
 ///
 /// # Errors
 /// A sentence, if the body is no review: the API server then admits the pod unchanged.

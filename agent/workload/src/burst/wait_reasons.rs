@@ -41,9 +41,10 @@ pub(crate) fn summarize(answer: &v1::ExplainRequestResponse) -> String {
     cut(&parts.join("; "), ALL_CHARS)
 }
 
-/// When it is expected to start, by the current plan.
+/// When it is expected to start, by the current plan. Where a donor has room now, the summary says what it waits for.
 fn expected(answer: &v1::ExplainRequestResponse) -> Option<String> {
-    let position = answer.position.as_ref().filter(|position| !position.too_late)?;
+    let has_room = answer.donors.iter().any(|verdict| verdict.fits);
+    let position = answer.position.as_ref().filter(|position| !position.too_late && !has_room)?;
     let at = time(position.earliest_ms)?;
     Some(format!("expected by {at} at {}, unless leases are renewed", position.earliest_donor))
 }
@@ -136,8 +137,12 @@ mod tests {
         let waiting = answer("not placed: none of 1 donors can serve it now", vec![verdict("campus", "no room")]);
         let text = summarize(&v1::ExplainRequestResponse { position: Some(position.clone()), ..waiting.clone() });
         assert_eq!(text, "expected by 2026-03-01T20:00:00Z at campus, unless leases are renewed; campus: no room");
+        let now = position.clone();
         let position = v1::QueuePosition { too_late: true, ..position };
         assert_eq!(summarize(&v1::ExplainRequestResponse { position: Some(position), ..waiting }), "campus: no room");
+        let fits = answer("fits on campus; it must not delay req-1", vec![verdict("campus", "")]);
+        let text = summarize(&v1::ExplainRequestResponse { position: Some(now), ..fits });
+        assert_eq!(text, "fits on campus; it must not delay req-1", "no time that changes with each answer");
     }
 
     #[test]

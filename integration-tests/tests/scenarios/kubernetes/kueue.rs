@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::OrLogs as _;
 
 const QUEUE: &str = include_str!("../../../../deploy/examples/kueue/queue.yaml");
+const JOB: &str = include_str!("../../../../deploy/examples/kueue/job.yaml");
 /// The queue's own GPUs in the example; here there are none.
 const OWN_GPUS: &str = "{name: nvidia.com/gpu, nominalQuota: \"8\"}";
 
@@ -28,6 +29,9 @@ async fn jobs_of_a_queue_start_on_leases_and_give_them_back() {
     })
     .await
     .or_logs(burst.federation());
+    // The example's image is the reader's own: the API server and Kueue's webhooks only review it.
+    let dry = ["apply", "--dry-run=server", "-f", "-"];
+    burst.clusters.origin.kubectl_with_input(&dry, JOB).await.or_logs(burst.federation());
     a_job_runs_and_its_lease_goes_back(&burst).await;
     a_second_one_waits_and_says_why(&burst).await;
     a_cancelled_lease_is_revoked(&burst).await;
