@@ -1,13 +1,13 @@
 //! Reservations: GPUs of a donor that are kept for a tenant during weekly windows.
 
-use comity_core::command::{ApplyPolicy, CancelRequest, ReclaimLeases, ReleaseLease, RenewLease};
+use comity_core::command::{ApplyPolicy, CancelRequest, PlaceRequests, ReclaimLeases, ReleaseLease, RenewLease};
 use comity_core::demand::{RequestSpec, Share};
 use comity_core::explain::{explain, kept_gpus, quote};
 use comity_core::feasibility::{Cure, spared};
 use comity_core::reclaim::ReclaimReason;
 use comity_core::refusal::Code;
-use comity_core::scheduler::{Planner, Reclaimer};
-use comity_core::{Command, Millis, ReplyBody, Timestamp};
+use comity_core::scheduler::{Planner, Reclaimer, plan};
+use comity_core::{Command, Millis, Refusal, ReplyBody, Timestamp};
 use comity_policy::{Bundle, BundleSource, SourceFile};
 use comity_types::{LeaseId, LeaseState, LeaseTreatment, RequestId, RequestState, TenantId};
 use proptest::prelude::*;
@@ -449,9 +449,23 @@ impl Federation {
             if !due.is_empty() || !spared(&self.state).is_empty() {
                 self.reclaim(due);
             }
-            for lease in self.place() {
+            for lease in self.place_before_windows() {
                 self.run(lease);
             }
+        }
+    }
+
+    /// As `place`. A plan is applied a millisecond after it was made: a lease that would have ended as a window opens then
+    /// ends too late, and is refused.
+    fn place_before_windows(&mut self) -> Vec<LeaseId> {
+        let placements = plan(&self.state, 100).placements;
+        match self.ok(Command::PlaceRequests(PlaceRequests { placements })).reply {
+            Ok(ReplyBody::Placed { leases, refused }) => {
+                let is_late = |refusal: &Refusal| refusal.reason.contains("(reserved-for-others)");
+                assert!(refused.iter().all(|(_, refusal)| is_late(refusal)), "{refused:?}");
+                leases
+            }
+            other => panic!("{other:?}"),
         }
     }
 
