@@ -71,7 +71,7 @@ impl Federation {
         self.ok(Command::ApplyPolicy(ApplyPolicy { source, force: false, expected_hash: None }));
     }
 
-    pub(super) fn renewed(&mut self, lease: LeaseId, term: u64) -> Result<(), comity_core::Refusal> {
+    pub(super) fn renewed(&mut self, lease: LeaseId, term: u64) -> Result<(), Refusal> {
         let command = RenewLease { lease, duration: Millis(term), may_shorten: false };
         self.try_apply(Command::RenewLease(command)).reply.map(drop)
     }
