@@ -29,6 +29,7 @@ use comity_agent_model::guest_labels::GuestLabels;
 use comity_agent_model::local_policy::LocalPolicy;
 use comity_agent_model::local_policy::borrowing_policy::BorrowingPolicy;
 use comity_agent_model::settings::{InvalidSettings, SettingChecks};
+use comity_agent_site::SiteSettings;
 use comity_agent_workload::burst::BurstSettings;
 use comity_agent_workload::webhook::WebhookSettings;
 use comity_runtime::atomic_file::{self, FileError};
@@ -184,6 +185,8 @@ pub struct Config {
     pub kubernetes: Option<KubernetesConfig>,
     /// The inventory file of a host without Kubernetes. Either this or `kubernetes`.
     pub inventory_file: Option<PathBuf>,
+    /// How a host without Kubernetes runs the pods of leases. Absent: it runs none, and leases only show their quota.
+    pub site: Option<SiteSettings>,
     /// Limits on lending.
     pub sharing: LocalPolicy,
     /// Limits on borrowing.
@@ -231,6 +234,7 @@ impl Default for Config {
             signed_policy: SignedPolicySettings::default(),
             kubernetes: None,
             inventory_file: None,
+            site: None,
             sharing: LocalPolicy::default(),
             borrowing: BorrowingPolicy::default(),
             reserve: LocalReserve::default(),
@@ -296,6 +300,12 @@ impl Config {
             if let (Some(endpoint), None) = (endpoint, &self.kubernetes) {
                 let reason = "without kubernetes no pods use leases; leave it out";
                 checks.refuse(field, String::from(endpoint.clone()), reason);
+            }
+        }
+        if let Some(site) = &self.site {
+            site.check(&mut checks);
+            if self.kubernetes.is_some() {
+                checks.refuse("site", "set", "a cluster runs its own pods; use it with an inventoryFile");
             }
         }
         if self.sharing.hold && self.kubernetes.is_none() {

@@ -16,8 +16,8 @@ pub const MAX_CREDENTIAL_BYTES: usize = 60 << 10;
 pub enum CredentialKind {
     /// A namespace of a Kubernetes API server.
     Kubernetes,
-    /// The echo API of a donor without Kubernetes.
-    Echo,
+    /// The API of a donor without Kubernetes.
+    Site,
 }
 
 /// A credential for a namespace. Sent only sealed, and never printed.
@@ -180,7 +180,7 @@ mod tests {
 
     fn credential() -> Credential {
         Credential::Api(ApiCredential {
-            kind: CredentialKind::Echo,
+            kind: CredentialKind::Site,
             ca_pem: "ca".into(),
             tls_server_name: "kubernetes".into(),
             token: SecretString::new("very-secret".into()),
@@ -203,7 +203,7 @@ mod tests {
     fn a_credential_survives_its_wire_form_and_is_never_printed() {
         let Credential::Api(read) = Credential::decode(&credential().encode()).unwrap() else { panic!("another kind") };
         assert_eq!(read.token.expose(), "very-secret");
-        assert_eq!((read.kind, read.server_port, read.expires_at_ms), (CredentialKind::Echo, 6443, 5));
+        assert_eq!((read.kind, read.server_port, read.expires_at_ms), (CredentialKind::Site, 6443, 5));
         assert!(!format!("{read:?}").contains("very-secret"));
         let sent = Credential::VirtualNode(grant());
         let Credential::VirtualNode(read) = Credential::decode(&sent.encode()).unwrap() else { panic!("another kind") };
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn the_form_of_older_agents_is_read_from_disk_and_not_from_others() {
-        let old = br#"{"kind":"echo","ca_pem":"ca","tls_server_name":"k","token":"very-secret","namespace":"n","expires_at_ms":5,"server_port":6443}"#;
+        let old = br#"{"kind":"site","ca_pem":"ca","tls_server_name":"k","token":"very-secret","namespace":"n","expires_at_ms":5,"server_port":6443}"#;
         assert!(matches!(Credential::decode_stored(old), Ok(Credential::Api(api)) if api.namespace == "n"));
         let error = Credential::decode(old).unwrap_err().to_string();
         assert!(error.contains("same version") && !error.contains("very-secret"), "{error}");

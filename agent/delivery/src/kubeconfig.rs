@@ -7,8 +7,9 @@ use comity_types::LeaseId;
 
 use crate::ApiCredential;
 
-/// YAML in which every value is quoted as JSON, so that no value can change the structure.
-pub(crate) fn render(lease_id: LeaseId, credential: &ApiCredential, server: &str) -> SecretString {
+/// A kubeconfig: YAML in which every value is quoted as JSON, so that no value can change the structure.
+#[must_use]
+pub fn render(lease_id: LeaseId, credential: &ApiCredential, server: &str) -> SecretString {
     let quoted = |text: &str| serde_json::Value::from(text).to_string();
     let lease = quoted(&lease_id.to_string());
     SecretString::new(format!(

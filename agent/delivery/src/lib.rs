@@ -6,7 +6,6 @@
 
 mod agent_restriction;
 mod credential;
-pub mod echo;
 mod guest_policies;
 mod https;
 mod kubeconfig;
@@ -35,8 +34,8 @@ use comity_types::LeaseId;
 use futures::future::BoxFuture;
 
 pub use credential::{ApiCredential, Credential, CredentialKind, MAX_CREDENTIAL_BYTES, VirtualNodeGrant};
-pub use echo::EchoDelivery;
 pub use guest_policies::{GuestPolicies, PolicyProblems};
+pub use kubeconfig::render as render_kubeconfig;
 pub use namespace::NamespaceDelivery;
 pub use node_cleaner::{CLEANING_NAMESPACE, NodeCleaner};
 pub use origin_file::OriginFile;
@@ -151,7 +150,7 @@ pub trait DonorDelivery: Send + Sync {
     /// [`DeliveryError`].
     fn list(&self) -> BoxFuture<'_, Result<BTreeSet<LeaseId>, DeliveryError>>;
 
-    /// Target of the fabric's API port: the API server, or the echo API.
+    /// Target of the fabric's API port: the API server, or the API of a host without Kubernetes.
     fn api_target(&self) -> ForwardTarget;
 }
 

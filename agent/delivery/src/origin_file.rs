@@ -128,7 +128,7 @@ mod tests {
             expires_at_ms: 0,
         };
         let credential = ApiCredential {
-            kind: CredentialKind::Echo,
+            kind: CredentialKind::Site,
             ca_pem: "ca".into(),
             tls_server_name: "donor".into(),
             token: SecretString::new("secret".into()),

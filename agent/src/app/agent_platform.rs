@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use comity_agent_delivery::{
-    DonorDelivery, EchoDelivery, NamespaceDelivery, NodeCleaner, OriginDelivery, OriginFile, OriginSecret,
-    PolicyProblems,
+    DonorDelivery, NamespaceDelivery, NodeCleaner, OriginDelivery, OriginFile, OriginSecret, PolicyProblems,
 };
 use comity_agent_kubernetes::api::{KubernetesApi, KubernetesSource};
 use comity_agent_model::lent::LentLeases;
 use comity_agent_model::node_id::NodeSalt;
 use comity_agent_model::nodes::Nodes;
+use comity_agent_site::SiteDelivery;
 use comity_runtime::{Clock, Entropy, Shutdown};
 use prometheus::IntGauge;
 use tokio::sync::watch;
@@ -61,7 +61,8 @@ impl Platform {
         let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve, rdma: config.rdma.clone() };
         if let Some(file) = &config.inventory_file {
             let inventory = observe::file::observe(file, settings).await?;
-            let donor = EchoDelivery::start(state, Arc::clone(clock), Arc::clone(entropy)).await?;
+            let site = config.site.clone();
+            let donor = SiteDelivery::start(state, site, Arc::clone(clock), Arc::clone(entropy)).await?;
             let origin = Arc::new(OriginFile::open(state)?);
             let lent = watch::Sender::default();
             let (donor, policies) = (Arc::new(donor), watch::Sender::default());

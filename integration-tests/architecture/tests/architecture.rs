@@ -30,6 +30,7 @@ const CRATES: [(&str, &[&str]); 25] = [
     ("agent/kubernetes", &["policy", "runtime", "agent-model"]),
     ("agent/liqo", &["types", "policy", "runtime", "agent-model", "agent-kubernetes"]),
     ("agent/delivery", &["types", "proto", "runtime", "agent-model", "agent-kubernetes", "agent-liqo"]),
+    ("agent/site", &["types", "runtime", "agent-model", "agent-kubernetes", "agent-delivery"]),
     ("agent/state", &["types", "proto", "runtime", "agent-model", "agent-liqo"]),
     (
         "agent/workload",
@@ -49,6 +50,7 @@ const CRATES: [(&str, &[&str]); 25] = [
             "agent-kubernetes",
             "agent-liqo",
             "agent-delivery",
+            "agent-site",
             "agent-state",
             "agent-workload",
         ],

@@ -211,11 +211,9 @@ fn redact_kubeconfig_values(text: &str) -> String {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(first) = rest.chars().next() {
         let begins = out.is_empty() || BEFORE_KEYS.iter().any(|mark| out.ends_with(mark));
-        let value = SECRET_KEYS.iter().find_map(|key| value_of(key, rest)).filter(|value| {
-            // A message may begin with the name of a field.
-            let is_sentence = out.is_empty() && rest[value.end..].starts_with(' ');
-            begins && !is_sentence
-        });
+        let value = if begins { SECRET_KEYS.iter().find_map(|key| value_of(key, &out, rest)) } else { None };
+        // A message may begin with the name of a field.
+        let value = value.filter(|value| !(out.is_empty() && rest[value.end..].starts_with(' ')));
         let end = match value {
             Some(value) => {
                 out.extend([&rest[..value.start], REDACTED]);
@@ -231,15 +229,51 @@ fn redact_kubeconfig_values(text: &str) -> String {
     out
 }
 
-/// Where the value of `key` is in a text that begins with the key.
-fn value_of(key: &str, text: &str) -> Option<Range<usize>> {
+/// Where the value of `key` is in a text that begins with the key and follows `before`.
+fn value_of(key: &str, before: &str, text: &str) -> Option<Range<usize>> {
     let quotes = ['\\', '"', '\''];
-    let value = text.strip_prefix(key)?.trim_start_matches(quotes).strip_prefix(':')?.trim_start();
+    let after_key = text.strip_prefix(key)?;
+    let value = after_key.trim_start_matches(quotes).strip_prefix(':')?.trim_start();
+    // In `"token:" is missing` the second quote closes the first.
+    let quote = value.get(..=value.len() - value.trim_start_matches('\\').len());
+    let closes = after_key.len() == value.len() + 1 && quote.is_some_and(|quote| before.ends_with(quote));
+    let inner = if closes { None } else { quoted(value) };
+    if let Some(inner) = inner.filter(|inner| !inner.is_empty()) {
+        let start = text.len() - value.len();
+        return Some(start + inner.start..start + inner.end);
+    }
     let value = value.trim_start_matches(quotes);
     let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`' | '\\' | ',' | '}');
     let start = text.len() - value.len();
     let end = start + value.find(ends).unwrap_or(value.len());
     (start < end).then_some(start..end)
+}
+
+/// What is in the quotes that a text begins with; without a closing quote, the rest of the line. In a text that was
+/// escaped, backslashes stand before both quotes, and more of them before a quote in between. YAML doubles a single quote.
+fn quoted(text: &str) -> Option<Range<usize>> {
+    let body = text.trim_start_matches('\\');
+    let escapes = text.len() - body.len();
+    let mark = body.chars().next().filter(|c| matches!(c, '"' | '\''))?;
+    let (start, body) = (escapes + 1, &body[1..]);
+    let mut backslashes = 0_usize;
+    let mut chars = body.char_indices().peekable();
+    while let Some((index, c)) = chars.next() {
+        if c == '\\' {
+            backslashes += 1;
+            continue;
+        }
+        let closes = c == mark
+            && match mark {
+                '"' => backslashes < escapes || backslashes % (2 * (escapes + 1)) == escapes,
+                _ => chars.next_if(|(_, next)| *next == mark).is_none(),
+            };
+        if closes {
+            return Some(start..start + index - backslashes.min(escapes));
+        }
+        backslashes = 0;
+    }
+    Some(start..start + body.find(['\n', '\r']).unwrap_or(body.len()))
 }
 
 /// Private keys that begin as nothing else does in base64, up to their end.
@@ -530,6 +564,26 @@ mod tests {
         for sentence in ["token: must not be empty", "give a token: it is in the file", "`token`: unknown field"] {
             assert_eq!(redact_secrets(sentence), sentence);
         }
+    }
+
+    #[test]
+    fn values_in_quotes_are_redacted_to_the_closing_quote() {
+        for (given, shown) in [
+            (r#"passphrase: "correct horse battery""#, r#"passphrase: "[redacted]""#),
+            (r#"password:"correct horse", x"#, r#"password:"[redacted]", x"#),
+            (r#"token: "} a, b" is wrong"#, r#"token: "[redacted]" is wrong"#),
+            ("  password: 'it''s a secret', x", "  password: '[redacted]', x"),
+            (r#"{"token": "a \" b \\", "user": "c d"}"#, r#"{"token": "[redacted]", "user": "c d"}"#),
+            (r#"{"token":"","user":"c d"}"#, r#"{"token":"","user":"c d"}"#),
+            ("password: \"correct horse\nuser: a", "password: \"[redacted]\nuser: a"),
+            ("password: \"correct\n  horse\"\nuser: a", "password: \"[redacted]\"\nuser: a"),
+            (r#"cannot read "password: \"a b": not found"#, r#"cannot read "password: \"[redacted]": not found"#),
+            (r#"the key "token:" is missing"#, r#"the key "token:" is missing"#),
+        ] {
+            assert_eq!(redact_secrets(given), shown);
+        }
+        let escaped = format!("{:?}", r#"password: "a \" b" is wrong"#);
+        assert_eq!(redact_secrets(&escaped), r#""password: \"[redacted]\" is wrong""#);
     }
 
     #[test]

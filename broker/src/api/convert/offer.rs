@@ -196,9 +196,12 @@ pub fn summary(state: &State, id: &ClusterId, cluster: &Cluster) -> Option<v1::O
             sum.local_milli = sum.local_milli.saturating_add(device.local_use_milli.into());
         }
     }
+    // By the policy in force: the one for which the cluster joined may have left.
+    let bundle = state.policy.as_ref().map(|record| &record.bundle);
+    let institution = bundle.and_then(|bundle| bundle.institution_of_cluster(id.as_str()));
     Some(v1::OfferSummary {
         cluster: id.to_string(),
-        institution: cluster.institution.to_string(),
+        institution: institution.unwrap_or_default().to_owned(),
         generation: offer.generation,
         connected: cluster.connected,
         classes: classes.into_iter().map(|(class, sum)| v1::ClassSummary { class, ..sum }).collect(),
@@ -224,6 +227,15 @@ pub fn quarantines(offer: &Offer, health: &Health) -> Vec<v1::Quarantine> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use comity_core::Records;
+    use comity_core::policy_record::PolicyRecord;
+    use comity_policy::{Bundle, BundleSource, RemovedDocuments};
+    use comity_types::InstitutionId;
+
     use super::*;
 
     fn caller() -> ClusterId {
@@ -280,6 +292,48 @@ mod tests {
         assert_eq!(to_proto(&caller(), &parsed), good());
         let both = v1::Offer { deliveries: vec![1, 2], ..good() };
         assert_eq!(to_proto(&caller(), &parse(both.clone(), &caller()).expect("it is good")), both);
+    }
+
+    /// With the example policy in force.
+    fn state() -> State {
+        let examples = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../policy/examples"));
+        let source = BundleSource::of_files(comity_policy::read_directory(examples).expect("readable"));
+        let mut records = Records::default();
+        records.policy = Some(PolicyRecord {
+            bundle: Arc::new(Bundle::compile(&source).expect("valid")),
+            source: Arc::new(source),
+            applied_at: Timestamp(1),
+            applied_by: String::new(),
+            signed_by: BTreeSet::new(),
+            removed: RemovedDocuments::default(),
+        });
+        State::from(records)
+    }
+
+    #[test]
+    fn a_summary_names_the_institution_by_the_policy_in_force() {
+        let cluster = Cluster {
+            institution: InstitutionId::parse("left", "institution").expect("a label"),
+            identity_key: String::new(),
+            joined_at: Timestamp(1),
+            certificate_not_after: Timestamp(1),
+            void_before: 0,
+            evicted: None,
+            connected: true,
+            since: Timestamp(1),
+            offer: Some(Arc::new(parse(good(), &caller()).expect("it is good"))),
+            withdrawn_generation: 0,
+            health: Health::default(),
+            last_fencing_token: 0,
+            refused_donors: BTreeMap::new(),
+            revision: 1,
+        };
+        let state = state();
+        for (id, institution) in [("polytech-campus", "polytechnic"), ("campus", "")] {
+            let id = ClusterId::parse(id, "cluster").expect("a label");
+            let summary = summary(&state, &id, &cluster).expect("it has an offer");
+            assert_eq!(summary.institution, institution, "{id}");
+        }
     }
 
     fn site(offer: &mut v1::Offer) -> &mut v1::DataSite {

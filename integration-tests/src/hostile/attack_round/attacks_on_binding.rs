@@ -135,7 +135,7 @@ impl AttackRound<'_> {
 /// A credential that leads to the impostor.
 fn forged_credential(lease: &str, ca_pem: &str) -> Vec<u8> {
     let credential = Credential::Api(ApiCredential {
-        kind: CredentialKind::Echo,
+        kind: CredentialKind::Site,
         ca_pem: ca_pem.to_owned(),
         tls_server_name: "impostor.example".to_owned(),
         token: SecretString::new("a token of the impostor".to_owned()),

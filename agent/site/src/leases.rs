@@ -1,4 +1,4 @@
-//! Leases of the echo API with the hashes of their tokens, in one file.
+//! Leases of the site API with the hashes of their tokens, in one file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,7 +17,9 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use zeroize::Zeroizing;
 
-use crate::DonorLease;
+use comity_agent_delivery::DonorLease;
+
+use crate::held::Held;
 
 const LEASES_FILE: &str = "leases.json";
 const MAX_LEASES_BYTES: u64 = 4 << 20;
@@ -35,6 +37,8 @@ pub(super) struct LeaseRecord {
     pub(super) namespace: String,
     pub(super) resource: String,
     pub(super) gpus: u64,
+    /// CPU, memory and devices, which its pods share.
+    pub(super) share: Held,
     tokens: Vec<TokenRecord>,
 }
 
@@ -53,6 +57,7 @@ impl LeaseRecord {
             namespace: namespace.to_owned(),
             resource: lease.placement.resource_name.clone(),
             gpus: lease.placement.resource_count,
+            share: Held::of_lease(lease),
             tokens: Vec::new(),
         }
     }
@@ -74,7 +79,7 @@ impl Leases {
         let records = match atomic_file::read_bounded(&path, MAX_LEASES_BYTES) {
             Ok(bytes) => parse(&path, &bytes)?,
             Err(error) if error.is_not_found() => BTreeMap::new(),
-            Err(error) => return Err(DeliveryError::temporary("read the leases of the echo API", error)),
+            Err(error) => return Err(DeliveryError::temporary("read the leases of the site API", error)),
         };
         Ok(Self { path, records: Mutex::new(records), clock, entropy })
     }
@@ -85,7 +90,7 @@ impl Leases {
             if records.len() >= MAX_LEASES && !records.contains_key(&lease_id) {
                 return Err(DeliveryError::permanent(
                     "too-many-leases",
-                    format!("the echo API holds {MAX_LEASES} leases; release some"),
+                    format!("the site API holds {MAX_LEASES} leases; release some"),
                 ));
             }
             record.tokens = records.get(&lease_id).map(|old| old.tokens.clone()).unwrap_or_default();
@@ -143,6 +148,11 @@ impl Leases {
         found
     }
 
+    /// Whether a lease has not been removed.
+    pub(super) fn contains(&self, lease_id: LeaseId) -> bool {
+        self.lock().contains_key(&lease_id)
+    }
+
     /// Ids of all leases.
     pub(super) fn ids(&self) -> BTreeSet<LeaseId> {
         self.lock().keys().copied().collect()
@@ -152,7 +162,7 @@ impl Leases {
         &self,
         change: impl FnOnce(&mut BTreeMap<LeaseId, LeaseRecord>) -> Result<(), DeliveryError>,
     ) -> Result<(), DeliveryError> {
-        const OPERATION: &str = "store the leases of the echo API";
+        const OPERATION: &str = "store the leases of the site API";
         let mut records = self.lock();
         let mut changed = records.clone();
         change(&mut changed)?;
@@ -194,11 +204,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_of_the_echo_api() {
+    fn leases_of_the_site_api() {
         let valid = br#"{"lease-1":{"tenant":"poly-ml","origin":"campus","namespace":"comity-lease-1",
-            "resource":"nvidia.com/gpu","gpus":2,"tokens":[{"sha256":"ab","expires_at_ms":5}]}}"#;
+            "resource":"nvidia.com/gpu","gpus":2,"share":{"cpu_milli":1000,"memory_mib":512,"devices":{"0":2}},"tokens":[{"sha256":"ab","expires_at_ms":5}]}}"#;
         let folder = tempfile::tempdir().unwrap();
-        fuzz!("echo_leases", vec![valid.to_vec()], move |bytes: &[u8]| {
+        fuzz!("site_leases", vec![valid.to_vec()], move |bytes: &[u8]| {
             let path = folder.path().join(LEASES_FILE);
             let records = match parse(&path, bytes) {
                 Ok(records) => records,

@@ -1,4 +1,4 @@
-//! The echo API's CA, kept over restarts so that credentials stay valid, and a server certificate made at each start.
+//! The site API's CA, kept over restarts so that credentials stay valid, and a server certificate made at each start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
 /// Name in the server's certificate; the tunnel leads to the address.
-pub(super) const SERVER_NAME: &str = "echo.comity.internal";
+pub(super) const SERVER_NAME: &str = "site.comity.internal";
 const KEY_FILE: &str = "ca.key";
 const CA_FILE: &str = "ca.pem";
 const MAX_PEM_BYTES: u64 = 64 << 10;
@@ -19,7 +19,7 @@ const CA_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3_600);
 const SKEW: Duration = Duration::from_secs(24 * 3_600);
 
 /// The CA and the TLS configuration of the server.
-pub(super) struct EchoIdentity {
+pub(super) struct SiteIdentity {
     pub(super) ca_pem: String,
     pub(super) tls: Arc<rustls::ServerConfig>,
 }
@@ -31,15 +31,15 @@ pub(super) enum CertificateError {
     #[error(transparent)]
     File(#[from] FileError),
     /// A file is damaged, or a certificate cannot be made.
-    #[error("the echo API's certificate cannot be made: {0}; remove its folder to make a new CA")]
+    #[error("the site API's certificate cannot be made: {0}; remove its folder to make a new CA")]
     Certificate(#[from] rcgen::Error),
     /// TLS refuses it.
-    #[error("the echo API's certificate cannot be used: {0}")]
+    #[error("the site API's certificate cannot be used: {0}")]
     Tls(#[from] rustls::Error),
 }
 
 /// Opens or makes the CA in `dir` and issues the server's certificate.
-pub(super) fn open(dir: &Path, now: SystemTime) -> Result<EchoIdentity, CertificateError> {
+pub(super) fn open(dir: &Path, now: SystemTime) -> Result<SiteIdentity, CertificateError> {
     let key = match atomic_file::read_bounded(&dir.join(KEY_FILE), MAX_PEM_BYTES) {
         Ok(pem) => KeyPair::from_pem(&String::from_utf8_lossy(&pem))?,
         Err(error) if error.is_not_found() => {
@@ -53,7 +53,7 @@ pub(super) fn open(dir: &Path, now: SystemTime) -> Result<EchoIdentity, Certific
         Ok(pem) => String::from_utf8_lossy(&pem).into_owned(),
         Err(error) if error.is_not_found() => {
             let mut parameters = CertificateParams::default();
-            parameters.distinguished_name.push(DnType::CommonName, "Comity echo API");
+            parameters.distinguished_name.push(DnType::CommonName, "Comity site API");
             parameters.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
             parameters.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
             (parameters.not_before, parameters.not_after) = ((now - SKEW).into(), (now + CA_LIFE).into());
@@ -74,5 +74,5 @@ pub(super) fn open(dir: &Path, now: SystemTime) -> Result<EchoIdentity, Certific
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(vec![certificate.der().clone()], private)?;
-    Ok(EchoIdentity { ca_pem, tls: Arc::new(tls) })
+    Ok(SiteIdentity { ca_pem, tls: Arc::new(tls) })
 }

@@ -1,39 +1,35 @@
-//! HTTPS for the echo API.
+//! HTTPS for the site API.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{DefaultBodyLimit, Extension, Request, State};
+use axum::Router;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::{self, Next};
-use axum::response::Response;
-use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::middleware::Next;
+use axum::response::{IntoResponse as _, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::answers::{Caller, NOTE, refusal};
+use super::answers::{Caller, Refusal};
 use super::leases::Leases;
-use super::quota_api;
 
 /// Most concurrent connections.
 const MAX_CONNECTIONS: usize = 256;
 /// Time limit of the TLS handshake, and of reading a request's head.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest life of a connection: no answer streams.
-const CONNECTION_LIFE: Duration = Duration::from_secs(600);
+/// Longest life of a connection, and so of a followed log.
+const CONNECTION_LIFE: Duration = Duration::from_secs(4 * 3_600);
 /// Pause after `accept` fails, as it does when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-const MAX_BODY: usize = 64 << 10;
 
 /// Serves until the task is aborted; connections end with it.
-pub(super) async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, leases: Arc<Leases>) {
-    let (router, acceptor) = (router(leases), TlsAcceptor::from(tls));
+pub(super) async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>, router: Router) {
+    let acceptor = TlsAcceptor::from(tls);
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
     loop {
@@ -45,13 +41,13 @@ pub(super) async fn serve(listener: TcpListener, tls: Arc<rustls::ServerConfig>,
                 connections.spawn(async move {
                     let ended = tokio::time::timeout(CONNECTION_LIFE, serve_one(stream, acceptor, router)).await;
                     if let Ok(Err(error)) = ended {
-                        tracing::debug!(error, "a connection to the echo API ended");
+                        tracing::debug!(error, "a connection to the site API ended");
                     }
                     drop(permit);
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "the echo API cannot accept a connection");
+                tracing::warn!(%error, "the site API cannot accept a connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -69,21 +65,8 @@ async fn serve_one(stream: TcpStream, acceptor: TlsAcceptor, router: Router) -> 
         .map_err(|error| error.to_string())
 }
 
-fn router(leases: Arc<Leases>) -> Router {
-    Router::new()
-        .route("/version", get(version))
-        .route("/api", get(quota_api::versions))
-        .route("/apis", get(quota_api::groups))
-        .route("/api/v1", get(quota_api::resources))
-        .route("/api/v1/namespaces/{namespace}/resourcequotas", get(quota_api::list))
-        .route("/api/v1/namespaces/{namespace}/resourcequotas/gpus", get(quota_api::get))
-        .route("/echo", post(echo))
-        .fallback(|| async { refusal(StatusCode::NOT_FOUND, "there is no such path here") })
-        .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn_with_state(leases, authenticate))
-}
-
-async fn authenticate(State(leases): State<Arc<Leases>>, mut request: Request, next: Next) -> Response {
+/// Lets only requests with the token of a lease pass, and tells whose it is.
+pub(super) async fn authenticate(State(leases): State<Arc<Leases>>, mut request: Request, next: Next) -> Response {
     let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header.and_then(|value| value.strip_prefix("Bearer "));
     match token.and_then(|token| leases.authenticate(token)) {
@@ -91,14 +74,9 @@ async fn authenticate(State(leases): State<Arc<Leases>>, mut request: Request, n
             request.extensions_mut().insert(Caller { lease, record });
             next.run(request).await
         }
-        None => refusal(StatusCode::UNAUTHORIZED, "the token is not that of a lease that runs"),
+        None => {
+            let message = "the token is not that of a lease that runs";
+            Refusal::new(StatusCode::UNAUTHORIZED, message).into_response()
+        }
     }
-}
-
-async fn version() -> Json<Value> {
-    Json(json!({ "standsInFor": NOTE, "gitVersion": concat!("comity-echo-", env!("CARGO_PKG_VERSION")) }))
-}
-
-async fn echo(Extension(caller): Extension<Caller>, body: String) -> Json<Value> {
-    Json(json!({ "standsInFor": NOTE, "lease": caller.lease, "echo": body }))
 }

@@ -1,0 +1,81 @@
+//! What a container has written.
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Extension, Path, RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse as _, Response};
+use futures::stream;
+use jiff::{SignedDuration, Timestamp};
+use tokio::io::AsyncReadExt as _;
+
+use super::Site;
+use super::pods::find;
+use crate::answers::{Caller, Refusal, is_true, number, parameters};
+use crate::pod_plan::PodPlan;
+use crate::pod_runner::container_name;
+use crate::podman::LogOptions;
+
+/// Size of the parts in which a log is sent.
+const PART: usize = 32 << 10;
+
+/// `GET …/pods/{name}/log`, with Kubernetes' parameters but `previous`.
+pub(super) async fn get(
+    State(site): State<Site>,
+    Path((namespace, name)): Path<(String, String)>,
+    Extension(caller): Extension<Caller>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let (_, entry) = find(&site, &caller, &namespace, &name)?;
+    let host = site.host()?;
+    let wrong = |message: String| Refusal::new(StatusCode::BAD_REQUEST, message);
+    let parameters = parameters(query.as_deref());
+    if is_true(&parameters, "previous") {
+        return Err(wrong("previous: this host keeps the log of a container until it is started again".to_owned()));
+    }
+    let plan = PodPlan::of_stored(&entry.pod, &entry.resource)
+        .map_err(|refusal| wrong(format!("{}: {}", refusal.field, refusal.reason)))?;
+    let container = parameters.get("container").filter(|name| !name.is_empty()).unwrap_or(&plan.main.name);
+    let index = plan.containers().position(|other| other.name == *container);
+    let index = index.ok_or_else(|| wrong(format!("container {container} is not valid for pod {name}")))?;
+    let status = entry.pod.status.as_ref();
+    let shown = status.map(|status| {
+        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
+    });
+    let state = shown.and_then(|mut shown| shown.find(|shown| shown.name == *container)?.state.clone());
+    if let Some(waiting) = state.and_then(|state| state.waiting) {
+        let reason = waiting.reason.unwrap_or_default();
+        return Err(wrong(format!("container {container:?} in pod {name:?} is waiting to start: {reason}")));
+    }
+    let since = match (number(&parameters, "sinceSeconds")?, parameters.get("sinceTime")) {
+        (Some(seconds), _) => {
+            let ago = SignedDuration::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX));
+            Some(host.now().0.checked_sub(ago).unwrap_or(Timestamp::UNIX_EPOCH))
+        }
+        (None, Some(text)) => {
+            let time = text.parse::<Timestamp>();
+            Some(time.map_err(|_| wrong(format!("sinceTime: {text:?} is no time of RFC 3339")))?)
+        }
+        (None, None) => None,
+    };
+    let options = LogOptions {
+        follow: is_true(&parameters, "follow"),
+        tail: number(&parameters, "tailLines")?,
+        since: since.map(|time| time.to_string()),
+        timestamps: is_true(&parameters, "timestamps"),
+    };
+    let limit = number(&parameters, "limitBytes")?.unwrap_or(u64::MAX);
+    let log = host
+        .podman
+        .logs(&container_name(&entry, index), &options)
+        .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
+    let parts = stream::try_unfold((log, limit), |(mut log, left)| async move {
+        let mut part = vec![0; PART.min(usize::try_from(left).unwrap_or(PART))];
+        let read = log.output.read(&mut part).await?;
+        if read == 0 {
+            return Ok::<_, std::io::Error>(None);
+        }
+        part.truncate(read);
+        Ok(Some((Bytes::from(part), (log, left - read as u64))))
+    });
+    Ok(([(header::CONTENT_TYPE, "text/plain")], Body::from_stream(parts)).into_response())
+}

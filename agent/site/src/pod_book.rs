@@ -1,0 +1,286 @@
+//! The pods of all leases: what they ask, what they hold, and how they are. Each is a file, so that a restarted agent
+//! knows them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use comity_runtime::atomic_file;
+use comity_runtime::clock::Clock;
+use comity_types::LeaseId;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::held::Held;
+
+/// Most pods of one lease, those that have ended included.
+pub(crate) const MAX_PODS: usize = 128;
+/// Changes that a watch can catch up on.
+const MAX_HISTORY: usize = 1_024;
+const MAX_FILE_BYTES: u64 = 4 << 20;
+const FOLDER: &str = "pods";
+
+/// A pod's name within its lease.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct PodKey {
+    pub(crate) lease: LeaseId,
+    pub(crate) name: String,
+}
+
+/// How a pod is to be ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stop {
+    pub(crate) grace: Duration,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct StoredPod {
+    lease: LeaseId,
+    pod: Pod,
+    held: Held,
+    /// Resource that counts the lease's devices.
+    resource: String,
+}
+
+#[derive(Clone)]
+pub(crate) struct PodEntry {
+    pub(crate) pod: Arc<Pod>,
+    pub(crate) held: Held,
+    pub(crate) resource: String,
+    pub(crate) stop: watch::Sender<Option<Stop>>,
+}
+
+impl PodEntry {
+    /// Whether its containers have ended for good.
+    pub(crate) fn has_ended(&self) -> bool {
+        let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+}
+
+/// Kind of a change, as watches of Kubernetes name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChangeKind {
+    Added,
+    Modified,
+    Deleted,
+}
+
+#[derive(Clone)]
+pub(crate) struct Change {
+    pub(crate) version: u64,
+    pub(crate) kind: ChangeKind,
+    pub(crate) lease: LeaseId,
+    pub(crate) pod: Arc<Pod>,
+}
+
+/// Why a pod is not stored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BookError {
+    #[error("there is one of this name already")]
+    Exists,
+    #[error("the lease has {MAX_PODS} pods; delete those that have ended")]
+    TooMany,
+    #[error("{0}")]
+    Quota(String),
+    #[error("it cannot be stored: {0}")]
+    Disk(String),
+}
+
+struct Pods {
+    version: u64,
+    /// The newest version whose change is not in the history.
+    forgotten: u64,
+    all: BTreeMap<PodKey, PodEntry>,
+    history: VecDeque<Change>,
+}
+
+/// All pods.
+pub(crate) struct PodBook {
+    dir: PathBuf,
+    pods: Mutex<Pods>,
+    version: watch::Sender<u64>,
+}
+
+impl PodBook {
+    /// Reads all files. Blocks.
+    pub(crate) fn open(state: &Path, clock: &dyn Clock) -> Result<Self, String> {
+        let dir = state.join(FOLDER);
+        atomic_file::create_private_dir(&dir).map_err(|error| error.to_string())?;
+        let mut all = BTreeMap::new();
+        for entry in std::fs::read_dir(&dir).map_err(|error| error.to_string())? {
+            let path = entry.map_err(|error| error.to_string())?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            let bytes = atomic_file::read_bounded(&path, MAX_FILE_BYTES).map_err(|error| error.to_string())?;
+            let stored: StoredPod = serde_json::from_slice(&bytes)
+                .map_err(|error| format!("{} cannot be read: {error}; restore or remove it", path.display()))?;
+            let key = PodKey { lease: stored.lease, name: stored.pod.metadata.name.clone().unwrap_or_default() };
+            let StoredPod { pod, held, resource, .. } = stored;
+            let stop = watch::Sender::new(stop_of(&pod));
+            all.insert(key, PodEntry { pod: Arc::new(pod), held, resource, stop });
+        }
+        // Higher than every version that an agent before this one gave out.
+        let version = clock.unix_ms().saturating_mul(1_000);
+        let pods = Pods { version, forgotten: version, all, history: VecDeque::new() };
+        Ok(Self { dir, pods: Mutex::new(pods), version: watch::Sender::new(version) })
+    }
+
+    /// Adds a pod. `hold` says what it gets of the lease, given what the others hold.
+    pub(crate) fn add(
+        &self,
+        key: &PodKey,
+        mut pod: Pod,
+        resource: &str,
+        hold: impl FnOnce(&[&Held]) -> Result<Held, String>,
+    ) -> Result<Arc<Pod>, BookError> {
+        let mut pods = self.lock();
+        if pods.all.contains_key(key) {
+            return Err(BookError::Exists);
+        }
+        let ours: Vec<&PodEntry> =
+            pods.all.iter().filter(|(other, _)| other.lease == key.lease).map(|(_, entry)| entry).collect();
+        if ours.len() >= MAX_PODS {
+            return Err(BookError::TooMany);
+        }
+        let others: Vec<&Held> = ours.iter().filter(|entry| !entry.has_ended()).map(|entry| &entry.held).collect();
+        let held = hold(&others).map_err(BookError::Quota)?;
+        let version = pods.version + 1;
+        pod.metadata.resource_version = Some(version.to_string());
+        self.write(key.lease, &pod, &held, resource)?;
+        let pod = Arc::new(pod);
+        let entry =
+            PodEntry { pod: Arc::clone(&pod), held, resource: resource.to_owned(), stop: watch::Sender::new(None) };
+        pods.all.insert(key.clone(), entry);
+        self.record(&mut pods, ChangeKind::Added, key.lease, Arc::clone(&pod));
+        Ok(pod)
+    }
+
+    /// Changes a pod's status.
+    pub(crate) fn change_status(&self, key: &PodKey, change: impl FnOnce(&mut PodStatus)) -> Result<(), BookError> {
+        self.change(key, |pod| change(pod.status.get_or_insert_default()))
+    }
+
+    /// Marks a pod as being deleted, and has its containers ended. A shorter grace takes the place of a longer one.
+    pub(crate) fn delete(&self, key: &PodKey, grace: Duration, now: Time) -> Result<Option<Arc<Pod>>, BookError> {
+        let Some(entry) = self.entry(key) else { return Ok(None) };
+        let sooner = entry.stop.borrow().is_none_or(|stop| grace < stop.grace);
+        if sooner {
+            self.change(key, |pod| {
+                pod.metadata.deletion_timestamp.get_or_insert(now);
+                pod.metadata.deletion_grace_period_seconds = i64::try_from(grace.as_secs()).ok();
+            })?;
+            _ = entry.stop.send_replace(Some(Stop { grace }));
+        }
+        Ok(self.entry(key).map(|entry| entry.pod))
+    }
+
+    /// Forgets a pod whose containers are gone.
+    pub(crate) fn forget(&self, key: &PodKey) -> Result<(), BookError> {
+        let mut pods = self.lock();
+        let Some(entry) = pods.all.get(key) else { return Ok(()) };
+        let pod = Arc::clone(&entry.pod);
+        let path = self.path(&pod);
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(BookError::Disk(error.to_string()));
+            }
+            Ok(()) | Err(_) => {}
+        }
+        pods.all.remove(key);
+        self.record(&mut pods, ChangeKind::Deleted, key.lease, pod);
+        Ok(())
+    }
+
+    /// One pod.
+    pub(crate) fn entry(&self, key: &PodKey) -> Option<PodEntry> {
+        self.lock().all.get(key).cloned()
+    }
+
+    /// All pods of a lease, with the version of the list.
+    pub(crate) fn of_lease(&self, lease: LeaseId) -> (u64, Vec<(PodKey, PodEntry)>) {
+        let pods = self.lock();
+        let ours = pods.all.iter().filter(|(key, _)| key.lease == lease);
+        (pods.version, ours.map(|(key, entry)| (key.clone(), entry.clone())).collect())
+    }
+
+    /// All pods.
+    pub(crate) fn all(&self) -> Vec<(PodKey, PodEntry)> {
+        self.lock().all.iter().map(|(key, entry)| (key.clone(), entry.clone())).collect()
+    }
+
+    /// The next version, for an object beside the pods.
+    pub(crate) fn next_version(&self) -> u64 {
+        let mut pods = self.lock();
+        pods.version += 1;
+        pods.version
+    }
+
+    /// Changes of a lease's pods after a version; `None` if some of them are not known any more.
+    pub(crate) fn changes_after(&self, lease: LeaseId, version: u64) -> Option<Vec<Change>> {
+        let pods = self.lock();
+        let after = |change: &&Change| change.version > version && change.lease == lease;
+        let is_known = (pods.forgotten..=pods.version).contains(&version);
+        is_known.then(|| pods.history.iter().filter(after).cloned().collect())
+    }
+
+    /// Tells of new versions.
+    pub(crate) fn versions(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    fn change(&self, key: &PodKey, change: impl FnOnce(&mut Pod)) -> Result<(), BookError> {
+        let mut pods = self.lock();
+        let version = pods.version + 1;
+        let Some(entry) = pods.all.get_mut(key) else { return Ok(()) };
+        let mut pod = Pod::clone(&entry.pod);
+        change(&mut pod);
+        if pod == *entry.pod {
+            return Ok(());
+        }
+        pod.metadata.resource_version = Some(version.to_string());
+        self.write(key.lease, &pod, &entry.held, &entry.resource)?;
+        entry.pod = Arc::new(pod);
+        let pod = Arc::clone(&entry.pod);
+        self.record(&mut pods, ChangeKind::Modified, key.lease, pod);
+        Ok(())
+    }
+
+    fn record(&self, pods: &mut Pods, kind: ChangeKind, lease: LeaseId, pod: Arc<Pod>) {
+        pods.version += 1;
+        pods.history.push_back(Change { version: pods.version, kind, lease, pod });
+        if pods.history.len() > MAX_HISTORY
+            && let Some(oldest) = pods.history.pop_front()
+        {
+            pods.forgotten = oldest.version;
+        }
+        self.version.send_replace(pods.version);
+    }
+
+    fn write(&self, lease: LeaseId, pod: &Pod, held: &Held, resource: &str) -> Result<(), BookError> {
+        let stored = StoredPod { lease, pod: pod.clone(), held: held.clone(), resource: resource.to_owned() };
+        let bytes = serde_json::to_vec(&stored).map_err(|error| BookError::Disk(error.to_string()))?;
+        atomic_file::write(&self.path(pod), &bytes, atomic_file::PRIVATE)
+            .map_err(|error| BookError::Disk(error.to_string()))
+    }
+
+    fn path(&self, pod: &Pod) -> PathBuf {
+        self.dir.join(format!("{}.json", pod.metadata.uid.as_deref().unwrap_or_default()))
+    }
+
+    /// Entries are replaced as a whole, so a panic elsewhere cannot leave one half changed.
+    fn lock(&self) -> MutexGuard<'_, Pods> {
+        self.pods.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A pod that was being deleted when the agent stopped is deleted now.
+fn stop_of(pod: &Pod) -> Option<Stop> {
+    pod.metadata.deletion_timestamp.as_ref()?;
+    let grace = pod.metadata.deletion_grace_period_seconds.and_then(|grace| u64::try_from(grace).ok());
+    Some(Stop { grace: Duration::from_secs(grace.unwrap_or_default()) })
+}

@@ -1,0 +1,195 @@
+//! Runs the pods of leases as containers of this host.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use comity_agent_model::lease::lease_id::{LEASE_LABEL, namespace_name};
+use comity_runtime::atomic_file;
+use comity_runtime::clock::Clock;
+use comity_runtime::entropy::Entropy;
+use comity_types::LeaseId;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::container_status::new_status;
+use crate::held::Held;
+use crate::objects::Objects;
+use crate::pod_book::{BookError, PodBook, PodKey};
+use crate::pod_plan::{PodPlan, PodRefusal};
+use crate::pod_runner::PodRunner;
+use crate::podman::{Podman, PodmanError};
+use crate::settings::SiteSettings;
+
+/// Longest grace of pods whose lease has ended.
+const LEASE_END_GRACE: Duration = Duration::from_secs(30);
+/// Pause between two looks at pods that end.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Why a host cannot run pods.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HostError {
+    #[error(transparent)]
+    Podman(#[from] PodmanError),
+    #[error("{0}")]
+    Files(String),
+}
+
+/// Why a pod is not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("{}: {}", .0.field, .0.reason)]
+    Invalid(PodRefusal),
+    #[error(transparent)]
+    Book(#[from] BookError),
+}
+
+/// What a lease has on this host.
+#[derive(Clone, Debug)]
+pub(crate) struct LeaseShare {
+    pub(crate) lease: LeaseId,
+    pub(crate) resource: String,
+    pub(crate) all: Held,
+}
+
+/// The host, its containers and its records.
+pub(crate) struct PodHost {
+    pub(crate) podman: Podman,
+    pub(crate) book: PodBook,
+    pub(crate) objects: Objects,
+    pub(crate) settings: SiteSettings,
+    pub(crate) volumes: PathBuf,
+    pub(crate) clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    tasks: TaskTracker,
+    stopping: CancellationToken,
+}
+
+impl PodHost {
+    /// Opens the records in `state`, and goes on with the pods that are there.
+    pub(crate) async fn open(
+        state: &Path,
+        settings: SiteSettings,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Arc<Self>, HostError> {
+        let podman = Podman::open(&settings.podman, state).await?;
+        let volumes = state.join("volumes");
+        atomic_file::create_private_dir(&volumes).map_err(|error| HostError::Files(error.to_string()))?;
+        let book = PodBook::open(state, clock.as_ref()).map_err(HostError::Files)?;
+        let objects = Objects::open(state).map_err(HostError::Files)?;
+        let (tasks, stopping) = (TaskTracker::new(), CancellationToken::new());
+        let host = Arc::new(Self { podman, book, objects, settings, volumes, clock, entropy, tasks, stopping });
+        host.remove_orphans().await?;
+        for (key, _) in host.book.all() {
+            Self::spawn(&host, key);
+        }
+        Ok(host)
+    }
+
+    /// Containers of pods that are not in the book: the agent ended between two steps of their removal.
+    async fn remove_orphans(&self) -> Result<(), PodmanError> {
+        let known: Vec<String> =
+            self.book.all().into_iter().filter_map(|(_, entry)| entry.pod.metadata.uid.clone()).collect();
+        for (name, uid) in self.podman.list().await? {
+            if !known.contains(&uid) {
+                tracing::warn!(container = name, "a container without a pod is removed");
+                self.podman.remove(&name).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a pod of a lease, and starts it. `manifest` is the pod as its author wrote it; warnings are for them.
+    pub(crate) fn add(
+        host: &Arc<Self>,
+        share: &LeaseShare,
+        manifest: &Value,
+        dry_run: bool,
+    ) -> Result<(Arc<Pod>, Vec<String>), Refused> {
+        let plan = PodPlan::read(manifest, &share.resource).map_err(Refused::Invalid)?;
+        let invalid = |field: &str, reason: String| Refused::Invalid(PodRefusal { field: field.to_owned(), reason });
+        let mut pod: Pod = serde_json::from_value(manifest.clone())
+            .map_err(|error| invalid("metadata", format!("it cannot be read: {error}")))?;
+        let name = match (pod.metadata.name.take(), pod.metadata.generate_name.as_deref()) {
+            (Some(name), _) => name,
+            (None, Some(prefix)) => format!("{prefix}{}", &hex::encode(random::<4>(host.entropy.as_ref()))[..5]),
+            (None, None) => return Err(invalid("metadata.name", "it is missing".to_owned())),
+        };
+        if !comity_types::is_dns_subdomain(&name) {
+            return Err(invalid("metadata.name", format!("{name:?}; use lower-case letters, digits, - and .")));
+        }
+        let key = PodKey { lease: share.lease, name: name.clone() };
+        let metadata = &mut pod.metadata;
+        metadata.name = Some(name);
+        metadata.namespace = Some(namespace_name(share.lease));
+        metadata.uid = Some(uid(host.entropy.as_ref()));
+        metadata.creation_timestamp = Some(host.now());
+        metadata.deletion_timestamp = None;
+        metadata.labels.get_or_insert_default().insert(LEASE_LABEL.to_owned(), share.lease.to_string());
+        // Owners and finalizers are of another cluster.
+        (metadata.owner_references, metadata.finalizers, metadata.managed_fields) = (None, None, None);
+        pod.status = Some(new_status(&plan, host.now()));
+        let hold = |others: &[&Held]| {
+            let free = share.all.clone().without(others.iter().copied());
+            Held::of_pod(&plan, &share.all, &free, &share.resource)
+        };
+        if dry_run {
+            let entries = host.book.of_lease(share.lease).1;
+            let held: Vec<Held> =
+                entries.into_iter().filter(|(_, entry)| !entry.has_ended()).map(|(_, entry)| entry.held).collect();
+            hold(&held.iter().collect::<Vec<_>>()).map_err(BookError::Quota)?;
+            return Ok((Arc::new(pod), plan.warnings));
+        }
+        let pod = host.book.add(&key, pod, &share.resource, hold)?;
+        Self::spawn(host, key);
+        Ok((pod, plan.warnings))
+    }
+
+    /// Ends all pods of a lease and removes what it has here; returns when that is done.
+    pub(crate) async fn end_lease(&self, lease: LeaseId) -> Result<(), String> {
+        for (key, entry) in self.book.of_lease(lease).1 {
+            let grace = PodPlan::of_stored(&entry.pod, &entry.resource).map_or(LEASE_END_GRACE, |plan| plan.grace);
+            self.book.delete(&key, grace.min(LEASE_END_GRACE), self.now()).map_err(|error| error.to_string())?;
+        }
+        while !self.book.of_lease(lease).1.is_empty() {
+            tokio::time::sleep(POLL).await;
+        }
+        self.objects.remove_all(lease).map_err(|error| error.to_string())
+    }
+
+    /// The time, as Kubernetes writes it: in whole seconds.
+    pub(crate) fn now(&self) -> Time {
+        let seconds = i64::try_from(self.clock.unix_ms() / 1_000).unwrap_or_default();
+        Time(Timestamp::from_second(seconds).unwrap_or_default())
+    }
+
+    fn spawn(host: &Arc<Self>, key: PodKey) {
+        let (runner, stopping) = (PodRunner::new(Arc::clone(host), key), host.stopping.clone());
+        host.tasks.spawn(async move { stopping.run_until_cancelled(runner.run()).await });
+    }
+
+    /// Ends the tasks; containers go on.
+    pub(crate) fn stop(&self) {
+        self.stopping.cancel();
+    }
+}
+
+fn random<const N: usize>(entropy: &dyn Entropy) -> [u8; N] {
+    let mut bytes = [0; N];
+    entropy.fill(&mut bytes);
+    bytes
+}
+
+/// A random UUID (RFC 9562, version 4).
+fn uid(entropy: &dyn Entropy) -> String {
+    let mut bytes = random::<16>(entropy);
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let text = hex::encode(bytes);
+    format!("{}-{}-{}-{}-{}", &text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..])
+}
