@@ -326,7 +326,7 @@ impl Agent {
         self.admin.local_addr()
     }
 
-    /// Where the fabric's port for donors leads: this cluster's API server, or the echo API.
+    /// Where the fabric's port for donors leads: this cluster's API server, or the API of a host without Kubernetes.
     #[must_use]
     pub fn api_target(&self) -> ForwardTarget {
         self.parts.deliveries.donor.api_target()

@@ -10,6 +10,7 @@ mod node_command;
 mod node_logs;
 mod output_format;
 mod peers_command;
+mod podman_command;
 mod read_devices_command;
 mod run_command;
 mod settings;
@@ -30,6 +31,7 @@ use failure::{Failure, USAGE};
 use join_command::JoinArgs;
 use node_command::NodeSettings;
 use peers_command::PeersAction;
+use podman_command::PodmanArgs;
 use read_devices_command::ReadDevicesSettings;
 use settings::Settings;
 use webhook_command::WebhookAction;
@@ -73,6 +75,12 @@ enum Action {
     /// Print an inventory file, for a host without Kubernetes
     #[command(after_long_help = examples::SAMPLE_INVENTORY_EXAMPLES)]
     SampleInventory,
+    /// Run podman on the images and containers of guests
+    ///
+    /// For the owner of a host that lends with the section site: to load images without a registry, or to look at what
+    /// runs. Guests' containers have a store of their own.
+    #[command(after_long_help = examples::PODMAN_EXAMPLES)]
+    Podman(Box<PodmanArgs>),
     /// Print this agent's public identity key
     ///
     /// Its institution vouches for that key. The agent makes a key if it has none.
@@ -173,6 +181,7 @@ async fn act(action: Action) -> Result<(), Failure> {
             Ok(())
         }
         Action::IdentityKey(settings) => run_command::print_identity_key(*settings),
+        Action::Podman(args) => podman_command::run(*args),
         Action::Peers(action) => peers_command::act(action).await,
         Action::ForgetAuditAnchor(settings) => peers_command::forget_audit_anchor(*settings).await,
         Action::ForgetPolicy(settings) => peers_command::forget_signed_policy(*settings).await,

@@ -16,6 +16,7 @@ mod check_network_policies;
 mod check_policies;
 mod check_rights;
 mod check_runtime_class;
+mod check_site;
 mod check_state_directory;
 mod check_token;
 mod check_udp;

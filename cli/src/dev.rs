@@ -1,13 +1,12 @@
 //! `comity dev`: a whole federation in this process.
 //!
 //! Three brokers and four agents with real mTLS, Raft, policy, handshakes, sealed credentials and tunnels. Without
-//! `--kubernetes`, the donor serves a small echo API in place of a kube-apiserver; with it, the API servers are real.
+//! `--kubernetes`, the donor is a host without Kubernetes; with it, the API servers are real.
 
 mod alice;
 mod brokers;
 mod demonstration;
 mod dev_context;
-mod echo_workload;
 mod federation;
 mod guide;
 mod home;
@@ -15,6 +14,7 @@ mod institutions;
 mod interrupt;
 mod inventories;
 mod kubernetes_clusters;
+mod lease_check;
 mod member;
 mod patience;
 mod pod_workload;

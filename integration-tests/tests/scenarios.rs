@@ -55,6 +55,8 @@ mod manifests;
 mod mig_box;
 #[path = "scenarios/near.rs"]
 mod near;
+#[path = "scenarios/one_pc.rs"]
+mod one_pc;
 #[path = "scenarios/kubernetes/network_policies.rs"]
 mod network_policies;
 #[path = "scenarios/kubernetes/nodes.rs"]

@@ -15,6 +15,7 @@
 
 mod answers;
 mod api;
+mod cdi;
 mod certificate;
 mod container_status;
 mod environment;
@@ -55,6 +56,27 @@ pub use self::settings::SiteSettings;
 
 /// Folder of the site's records in the agent's state folder.
 const FOLDER: &str = "site";
+
+/// Checks what `comity-agent doctor` tells about a site: podman can hold guests, and each of the first `devices` GPUs has
+/// a CDI device.
+///
+/// # Errors
+/// A sentence.
+pub async fn check(settings: &SiteSettings, state_dir: &Path, devices: u32) -> Result<(), String> {
+    podman::Podman::open(&settings.podman, &state_dir.join(FOLDER)).await.map_err(|error| error.to_string())?;
+    check_devices(&settings.devices, 0..devices)
+}
+
+fn check_devices(kind: &str, devices: impl Iterator<Item = u32>) -> Result<(), String> {
+    let (names, mut wanted) = (cdi::names(kind), devices.map(|device| device.to_string()));
+    match wanted.find(|name| !names.contains(name)) {
+        None => Ok(()),
+        Some(name) => Err(format!(
+            "there is no CDI device {kind}={name}, by which containers get GPU {name}; NVIDIA's toolkit makes it: \
+             nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+        )),
+    }
+}
 
 /// podman on the store of a site's guests, for the owner of the host: to load images, or to look at containers.
 #[must_use]
@@ -126,6 +148,11 @@ impl Drop for SiteDelivery {
 impl DonorDelivery for SiteDelivery {
     fn prepare<'a>(&'a self, lease: &'a DonorLease) -> BoxFuture<'a, Result<Prepared, DeliveryError>> {
         Box::pin(async move {
+            if let Some(host) = &self.site.host {
+                let devices = lease.placement.nodes.iter().flat_map(|node| &node.devices).map(|share| share.device);
+                check_devices(&host.settings.devices, devices)
+                    .map_err(|message| DeliveryError::permanent("cdi-device-missing", message))?;
+            }
             let namespace = namespace_name(lease.lease_id);
             self.site.leases.put(lease.lease_id, LeaseRecord::of(lease, &namespace))?;
             Ok(Prepared { namespace })

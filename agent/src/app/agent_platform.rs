@@ -18,6 +18,7 @@ use super::agent_error::AgentError;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::mig::mig_keeper::MigChannels;
+use crate::observe::file::RunsPods;
 use crate::observe::kubernetes::{DeviceReaders, ObserverOptions};
 use crate::observe::{self, Inventory, InventorySettings, PLACEHOLDER_NAMESPACE};
 use crate::reconcile::parts::Parts;
@@ -60,8 +61,9 @@ impl Platform {
         let salt = NodeSalt::load_or_create(state, entropy.as_ref())?;
         let settings = InventorySettings { salt: salt.clone(), reserve: config.reserve, rdma: config.rdma.clone() };
         if let Some(file) = &config.inventory_file {
-            let inventory = observe::file::observe(file, settings).await?;
             let site = config.site.clone();
+            let runs_pods = if site.is_some() { RunsPods::Here } else { RunsPods::Nowhere };
+            let inventory = observe::file::observe(file, settings, runs_pods).await?;
             let donor = SiteDelivery::start(state, site, Arc::clone(clock), Arc::clone(entropy)).await?;
             let origin = Arc::new(OriginFile::open(state)?);
             let lent = watch::Sender::default();

@@ -46,6 +46,11 @@ pub(super) const PEERS_ACCEPT_EXAMPLES: &str = "\
 Examples:
   comity-agent peers accept ncc-main --key ed25519:...";
 
+pub(super) const PODMAN_EXAMPLES: &str = "\
+Examples:
+  comity-agent podman -- ps --all
+  comity-agent podman -- load --input image.tar";
+
 pub(super) const PEERS_FORGET_EXAMPLES: &str = "\
 Examples:
   comity-agent peers forget ncc-main";

@@ -11,6 +11,7 @@ mod inventory_format;
 mod mistakes;
 mod node_wiring;
 mod sharing_mode;
+pub mod site_node;
 #[cfg(test)]
 mod tests;
 
@@ -36,6 +37,15 @@ const MAX_INVENTORY_BYTES: u64 = 4 << 20;
 /// A complete inventory with comments, to begin with.
 pub const SAMPLE_INVENTORY: &str = include_str!("../../inventory.sample.yaml");
 
+/// Whether the host of an inventory runs the pods of leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RunsPods {
+    /// Leases only show their quota.
+    Nowhere,
+    /// In containers, by the section `site`.
+    Here,
+}
+
 /// Why an inventory file is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InventoryFileError {
@@ -45,6 +55,14 @@ pub enum InventoryFileError {
         /// The file.
         path: PathBuf,
         /// The system's error.
+        reason: String,
+    },
+    /// The host cannot lend it as containers.
+    #[error("the inventory {}: {reason}", path.display())]
+    Site {
+        /// The file.
+        path: PathBuf,
+        /// A sentence.
         reason: String,
     },
     /// It is invalid; at least one mistake.
@@ -67,8 +85,12 @@ fn first_of(mistakes: &[InventoryMistake]) -> String {
 ///
 /// # Errors
 /// [`InventoryFileError`] for the first reading; later ones are logged.
-pub async fn observe(path: &Path, settings: InventorySettings) -> Result<Inventory, InventoryFileError> {
-    let (mut seen, nodes) = look(path, &settings).await?;
+pub async fn observe(
+    path: &Path,
+    settings: InventorySettings,
+    runs_pods: RunsPods,
+) -> Result<Inventory, InventoryFileError> {
+    let (mut seen, nodes) = look(path, &settings, runs_pods).await?;
     let (publish, receiver) = watch::channel(Some(Arc::new(nodes)));
     let path = path.to_owned();
     let follow = async move {
@@ -80,7 +102,7 @@ pub async fn observe(path: &Path, settings: InventorySettings) -> Result<Invento
             if now == seen {
                 continue;
             }
-            match look(&path, &settings).await {
+            match look(&path, &settings, runs_pods).await {
                 Ok((version, nodes)) => {
                     seen = version;
                     tracing::info!(path = %path.display(), nodes = nodes.len(), "read the inventory again");
@@ -105,7 +127,11 @@ async fn version(path: &Path) -> Version {
     Some((metadata.modified().ok()?, metadata.len()))
 }
 
-async fn look(path: &Path, settings: &InventorySettings) -> Result<(Version, Vec<v1::Node>), InventoryFileError> {
+async fn look(
+    path: &Path,
+    settings: &InventorySettings,
+    runs_pods: RunsPods,
+) -> Result<(Version, Vec<v1::Node>), InventoryFileError> {
     let failed = |reason: String| InventoryFileError::Read { path: path.to_owned(), reason };
     // The version is read first, so that a concurrent change is seen at the next poll.
     let seen = version(path).await;
@@ -115,7 +141,11 @@ async fn look(path: &Path, settings: &InventorySettings) -> Result<(Version, Vec
         return Err(failed(format!("it has {length} bytes, at most {MAX_INVENTORY_BYTES} are read")));
     }
     let text = tokio::fs::read_to_string(path).await.map_err(|error| failed(error.to_string()))?;
-    Ok((seen, parse(path, &text, &settings.salt, &settings.reserve)?))
+    let mut nodes = parse(path, &text, &settings.salt, &settings.reserve)?;
+    if runs_pods == RunsPods::Here {
+        site_node::check(path, &mut nodes)?;
+    }
+    Ok((seen, nodes))
 }
 
 /// Reads an inventory; `path` is for the errors only.

@@ -7,7 +7,7 @@ use super::capacity::any_salt;
 use super::check_state_directory::MissingDirectory;
 use super::{
     check_agent, check_brokers, check_certificate, check_configuration, check_gpus, check_inventory, check_kubernetes,
-    check_membership, check_state_directory,
+    check_membership, check_site, check_state_directory,
 };
 use crate::config::Config;
 
@@ -20,6 +20,9 @@ pub async fn check_agent_host(config: &Config, clock: &dyn Clock) -> CheckList {
         Some(path) => {
             let capacity = check_inventory::check(path, &any_salt(), &config.reserve, &mut list).await;
             check_gpus::check(path, capacity, &mut list).await;
+            if let Some(site) = &config.site {
+                list.push(check_site::check(site, &config.state_dir, path, capacity).await);
+            }
         }
         None => drop(check_kubernetes::check(config, &mut list).await),
     }

@@ -14,7 +14,7 @@ use super::inventories::{DONOR, ORIGIN};
 use super::kubernetes_clusters::KubernetesClusters;
 use super::patience::{STEP_LIMIT, patiently};
 use super::timeline::{Step, Timeline};
-use super::{POLL_INTERVAL, echo_workload, pod_workload};
+use super::{POLL_INTERVAL, lease_check, pod_workload};
 use crate::commands::lease::{fetch_kubeconfig, kube_client};
 use crate::commands::request::{Change, Follower};
 use crate::failure::Failure;
@@ -78,7 +78,7 @@ async fn use_lease(
     let namespace = lease.donor_namespace.as_deref().unwrap_or_default();
     let detail = match clusters {
         Some(_) => pod_workload::run(&client, namespace, GPUS).await?,
-        None => echo_workload::run(&client, namespace, GPUS).await?,
+        None => lease_check::run(&client, namespace, GPUS).await?,
     };
     Ok((kubeconfig, detail))
 }
@@ -214,7 +214,7 @@ pub(super) async fn release(
     let refusal = loop {
         let answer = match clusters {
             Some(_) => pod_workload::token_refusal(&tenant, &namespace).await,
-            None => echo_workload::token_refusal(&tenant, &namespace).await,
+            None => lease_check::token_refusal(&tenant, &namespace).await,
         };
         match answer {
             Some(how) => break how,

@@ -121,11 +121,7 @@ impl Federation {
             return Err(failure);
         }
         let devices = wait_for_offers(&maintainer, names, timeline).await?;
-        let note = if clusters.is_some() {
-            "real Kubernetes API servers"
-        } else {
-            "an echo API stands in for their API servers"
-        };
+        let note = if clusters.is_some() { "real Kubernetes API servers" } else { "hosts without Kubernetes" };
         timeline.complete(Step::ClustersJoined, &format!("{}; {devices} GPUs in all; {note}", names.join(", ")));
         Ok(())
     }
@@ -145,7 +141,7 @@ impl Federation {
         self.agents.iter().find(|agent| agent.cluster() == cluster).map(|agent| agent.socket().to_owned())
     }
 
-    /// "host:port" of a cluster's API server, or of the echo API that replaces it.
+    /// "host:port" of a cluster's API server, or of the API of a host without Kubernetes.
     pub(super) fn api_address(&self, cluster: &str) -> Option<String> {
         let target = self.agents.iter().find(|agent| agent.cluster() == cluster)?.api_target();
         let (host, port) = target.address();

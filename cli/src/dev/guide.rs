@@ -48,12 +48,11 @@ As ingrid, who maintains the federation:
         maintainer = federation.maintainer.display(),
     );
     text.push_str(&match clusters {
-        None => format!(
-            "
-These clusters have no Kubernetes: {DONOR} serves a small echo API instead.
+        None => "
+These clusters have no Kubernetes, and run nothing: the lease shows its quota.
 For real API servers, run: comity dev --kubernetes
 "
-        ),
+        .to_owned(),
         Some(clusters) => {
             let paths: String = NAMES
                 .iter()

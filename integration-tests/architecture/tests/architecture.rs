@@ -15,7 +15,7 @@ const CORE: &[&str] = &["collections", "model", "state", "feasibility", "apply",
 const BROKER: &[&str] = &["replication", "storage", "eligibility", "transport", "group", "api"];
 
 /// The crates that each crate may depend on, besides those of others. Tests may use more.
-const CRATES: [(&str, &[&str]); 25] = [
+const CRATES: [(&str, &[&str]); 26] = [
     ("proto/types", &[]),
     ("proto/audit", &["types"]),
     ("proto", &["types"]),

@@ -45,7 +45,7 @@ pub enum InventorySource {
     Kubernetes(PathBuf),
     /// A Kubernetes cluster, by a kubeconfig of the agent's ServiceAccount, which the shipped policies restrict.
     AsAgent(PathBuf),
-    /// An inventory file on a host without Kubernetes; the echo API stands in for an API server.
+    /// An inventory file on a host without Kubernetes.
     File(PathBuf),
 }
 

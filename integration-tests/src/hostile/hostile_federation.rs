@@ -1,5 +1,5 @@
 //! Two real agents, an origin and a donor, that joined a hostile broker. Where they are hosts without Kubernetes, an
-//! echo API takes the place of the donor's API server, and the origin keeps its kubeconfigs in files.
+//! donor is a host without Kubernetes, and the origin keeps its kubeconfigs in files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -364,7 +364,7 @@ impl HostileFederation {
     /// The donor's grants, as they are on its disk or API server.
     ///
     /// # Errors
-    /// When the file is not what the echo API writes, or the API server does not answer.
+    /// When the file is not what an agent writes, or the API server does not answer.
     pub(crate) async fn grants(&self) -> Result<Vec<DonorGrant>> {
         if let Some(planes) = &self.planes {
             return planes.grants().await;

@@ -1,5 +1,4 @@
-//! Federations of hosts without Kubernetes: real brokers, agents, mTLS, handshakes and tunnels; an echo API replaces
-//! the API server.
+//! Federations of hosts without Kubernetes: real brokers, agents, mTLS, handshakes and tunnels.
 
 use std::path::{Path, PathBuf};
 

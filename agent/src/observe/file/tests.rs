@@ -166,9 +166,9 @@ async fn a_valid_change_is_read_and_an_invalid_one_ignored() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("inventory.yaml");
     let settings = InventorySettings { salt: TEST_SALT, reserve: LocalReserve::default(), rdma: Vec::new() };
-    assert!(observe(&path, settings.clone()).await.is_err());
+    assert!(observe(&path, settings.clone(), RunsPods::Nowhere).await.is_err());
     std::fs::write(&path, GOOD).unwrap();
-    let inventory = observe(&path, settings).await.unwrap();
+    let inventory = observe(&path, settings, RunsPods::Nowhere).await.unwrap();
     let mut nodes = inventory.nodes();
     assert_eq!(nodes.borrow_and_update().as_ref().unwrap()[0].cpu_milli, 32_000);
     std::fs::write(&path, "nodes: [").unwrap();
