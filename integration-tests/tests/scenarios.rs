@@ -55,12 +55,12 @@ mod manifests;
 mod mig_box;
 #[path = "scenarios/near.rs"]
 mod near;
-#[path = "scenarios/one_pc.rs"]
-mod one_pc;
 #[path = "scenarios/kubernetes/network_policies.rs"]
 mod network_policies;
 #[path = "scenarios/kubernetes/nodes.rs"]
 mod nodes;
+#[path = "scenarios/one_pc.rs"]
+mod one_pc;
 #[path = "scenarios/kubernetes/pods.rs"]
 mod pods;
 #[path = "scenarios/kubernetes/pods_burst.rs"]

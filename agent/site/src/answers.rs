@@ -56,7 +56,7 @@ impl IntoResponse for Refusal {
             StatusCode::GONE => "Expired",
             StatusCode::UNPROCESSABLE_ENTITY => "Invalid",
             StatusCode::UNSUPPORTED_MEDIA_TYPE => "UnsupportedMediaType",
-            StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailable",
+            StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
             _ => "InternalError",
         };
         let status = json!({

@@ -2,6 +2,7 @@
 
 mod discovery;
 mod object_body;
+mod pod_exec;
 mod pod_list;
 mod pod_log;
 mod pod_watch;
@@ -16,6 +17,7 @@ use axum::extract::{DefaultBodyLimit, Extension};
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::routing::get;
+use tokio::sync::Semaphore;
 
 use crate::answers::Refusal;
 use crate::leases::Leases;
@@ -32,7 +34,12 @@ pub(crate) struct Site {
     pub(crate) leases: Arc<Leases>,
     /// Absent where the owner has not set `site`: leases then show their quota and run nothing.
     pub(crate) host: Option<Arc<PodHost>>,
+    /// Commands that may run in pods at one time: their connections count as no others'.
+    pub(crate) commands: Arc<Semaphore>,
 }
+
+/// Most commands in pods at one time.
+pub(crate) const MAX_COMMANDS: usize = 64;
 
 impl Site {
     fn host(&self) -> Result<&Arc<PodHost>, Refusal> {
@@ -59,7 +66,8 @@ pub(crate) fn router(site: Site) -> Router {
         .route("/api/v1/namespaces/{namespace}/resourcequotas/gpus", get(quota::get))
         .route("/api/v1/namespaces/{namespace}/pods", get(pod_list::list).post(pods::create))
         .route("/api/v1/namespaces/{namespace}/pods/{name}", get(pods::get).delete(pods::delete))
-        .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(pod_log::get));
+        .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(pod_log::get))
+        .route("/api/v1/namespaces/{namespace}/pods/{name}/exec", get(pod_exec::get));
     for kind in [ObjectKind::ConfigMap, ObjectKind::Secret] {
         let path = format!("/api/v1/namespaces/{{namespace}}/{}", kind.resource());
         let one = get(stored_objects::get)

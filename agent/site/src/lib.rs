@@ -8,6 +8,7 @@
 //! /api/v1/namespaces/{namespace}/resourcequotas[/gpus]        get, list: what the lease has, and its pods use
 //! /api/v1/namespaces/{namespace}/pods[/{name}]                create, get, list, watch, delete
 //! /api/v1/namespaces/{namespace}/pods/{name}/log              get, also following
+//! /api/v1/namespaces/{namespace}/pods/{name}/exec             get, a WebSocket
 //! /api/v1/namespaces/{namespace}/{configmaps,secrets}[/{name}]  create, get, list, update, patch, delete
 //! ```
 //! Every request needs the bearer token of a lease that has not ended: 401 otherwise, 403 for another lease's
@@ -46,9 +47,10 @@ use comity_runtime::entropy::Entropy;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use self::api::Site;
+use self::api::{MAX_COMMANDS, Site};
 use self::leases::{LeaseRecord, Leases};
 use self::pod_host::PodHost;
 
@@ -119,7 +121,8 @@ impl SiteDelivery {
             ),
             None => None,
         };
-        let site = Site { leases: Arc::new(Leases::open(&dir, clock, entropy)?), host };
+        let commands = Arc::new(Semaphore::new(MAX_COMMANDS));
+        let site = Site { leases: Arc::new(Leases::open(&dir, clock, entropy)?), host, commands };
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| failed(error.to_string()))?;
         let address = listener.local_addr().map_err(|error| failed(error.to_string()))?;
         let server = tokio::spawn(server::serve(listener, identity.tls, api::router(site.clone())));

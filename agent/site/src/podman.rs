@@ -20,7 +20,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
 
-pub(crate) use self::arguments::{ContainerSpec, LogOptions};
+pub(crate) use self::arguments::{ContainerSpec, ExecOptions, LogOptions};
 pub(crate) use self::container_state::{ContainerState, Exit};
 pub(crate) use self::podman_error::PodmanError;
 
@@ -187,6 +187,13 @@ impl Podman {
         drop(command);
         let output = pipe::Receiver::from_owned_fd(reader.into()).map_err(PodmanError::Pipe)?;
         Ok(LogStream { output, _child: child })
+    }
+
+    /// A command in a running container, to be started. It ends when the process is dropped.
+    pub(crate) fn exec(&self, name: &str, options: &ExecOptions) -> Command {
+        let mut command = self.command(&[]);
+        command.args(options.arguments(name));
+        command
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

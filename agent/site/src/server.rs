@@ -61,6 +61,7 @@ async fn serve_one(stream: TcpStream, acceptor: TlsAcceptor, router: Router) -> 
         .timer(TokioTimer::new())
         .header_read_timeout(CLIENT_TIMEOUT)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router))
+        .with_upgrades()
         .await
         .map_err(|error| error.to_string())
 }

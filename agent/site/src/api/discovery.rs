@@ -39,6 +39,7 @@ pub(super) async fn resources() -> Json<Value> {
         "resources": [
             resource("configmaps", "ConfigMap", &["cm"], &objects),
             resource("pods", "Pod", &["po"], &["create", "delete", "get", "list", "watch"]),
+            resource("pods/exec", "PodExecOptions", &[], &["get"]),
             resource("pods/log", "Pod", &[], &["get"]),
             resource("resourcequotas", "ResourceQuota", &["quota"], &["get", "list"]),
             resource("secrets", "Secret", &[], &objects),

@@ -122,6 +122,26 @@ impl LogOptions {
     }
 }
 
+/// A command in a running container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExecOptions {
+    pub(crate) command: Vec<String>,
+    pub(crate) stdin: bool,
+    pub(crate) tty: bool,
+}
+
+impl ExecOptions {
+    /// The command that runs it.
+    pub(super) fn arguments(&self, name: &str) -> Vec<String> {
+        let mut arguments = vec!["exec".to_owned()];
+        arguments.extend(self.stdin.then(|| "--interactive".to_owned()));
+        arguments.extend(self.tty.then(|| "--tty".to_owned()));
+        arguments.extend(["--".to_owned(), name.to_owned()]);
+        arguments.extend(self.command.iter().cloned());
+        arguments
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

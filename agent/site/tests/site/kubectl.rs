@@ -23,6 +23,16 @@ impl Kubectl<'_> {
         command.output().unwrap()
     }
 
+    fn with_input(&self, arguments: &[&str], input: &str) -> String {
+        let file = self.kubeconfig.with_extension("input");
+        std::fs::write(&file, input).unwrap();
+        let mut command = Command::new(self.program);
+        command.arg("--kubeconfig").arg(self.kubeconfig).args(arguments).stdin(std::fs::File::open(file).unwrap());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
     fn run(&self, arguments: &[&str]) -> String {
         let output = self.output(arguments);
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -51,6 +61,17 @@ async fn kubectl_runs_pods_on_a_host_without_kubernetes() {
     kubectl.run(&["wait", "--for=jsonpath={.status.phase}=Running", "pod/train", "--timeout=30s"]);
     assert_eq!(kubectl.run(&["logs", "--follow", "train"]), "working\ndone\n");
     kubectl.run(&["wait", "--for=jsonpath={.status.phase}=Succeeded", "pod/train", "--timeout=30s"]);
+    let long = ["--command", "--", "/bin/sh", "-c", "echo here > /tmp-file; exec /bin/sleep 600"];
+    kubectl.run(&[&["run", "long", &image, "--restart=Never"][..], &long].concat());
+    kubectl.run(&["wait", "--for=condition=Ready", "pod/long", "--timeout=30s"]);
+    let exec = ["exec", "long", "--", "/bin/sh", "-c", "read line < /tmp-file; echo $line; echo no >&2; exit 7"];
+    let output = kubectl.output(&exec);
+    assert_eq!(output.status.code(), Some(7), "{output:?}");
+    assert_eq!(output.stdout, b"here\n");
+    assert!(output.stderr.starts_with(b"no\n"), "{output:?}");
+    let with_input = ["exec", "--stdin", "long", "--", "/bin/sh", "-c", "while read line; do echo got $line; done"];
+    assert_eq!(kubectl.with_input(&with_input, "one\ntwo\n"), "got one\ngot two\n");
+    kubectl.run(&["delete", "pod", "long", "--grace-period=0", "--force"]);
     let table = kubectl.run(&["get", "pods"]);
     assert!(table.contains("train") && table.contains("0/1") && table.contains("Completed"), "{table}");
     let quota = kubectl.run(&["get", "quota"]);
