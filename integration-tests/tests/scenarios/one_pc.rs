@@ -14,8 +14,8 @@ use crate::inventories::inventory;
 
 const ORIGIN: &str = "polytech-campus";
 const DONOR: &str = "ncc-main";
-/// GPUs of the PC; fake ones, whose nodes have NVIDIA's number and no driver.
-const GPUS: u32 = 2;
+/// GPUs of the PC, of which its document keeps two for local work; fake ones, with NVIDIA's number and no driver.
+const GPUS: u32 = 4;
 const NVIDIA_MAJOR: u32 = 195;
 
 /// Fake GPUs with their CDI specification, for as long as a test takes.
@@ -116,7 +116,7 @@ async fn a_pod_runs_on_a_borrowed_pc_and_nothing_of_it_is_left() {
     let image = format!("--image={CANARY_IMAGE}");
     let overrides = format!(
         "--overrides={}",
-        serde_json::json!({ "spec": { "containers": [{
+        serde_json::json!({ "spec": { "terminationGracePeriodSeconds": 2, "containers": [{
             "name": "train", "image": CANARY_IMAGE,
             "command": ["/bin/sh", "-c", "echo devices /dev/comity-pc-*; /bin/sleep 1; echo trained"],
             "resources": { "limits": { "nvidia.com/gpu": "1" } },
@@ -137,7 +137,7 @@ async fn a_pod_runs_on_a_borrowed_pc_and_nothing_of_it_is_left() {
     let (running, text) = kubectl(&program, &kubeconfig, &["wait", &wait("Running"), "pod/long", "--timeout=60s"]);
     assert!(running, "{text}");
     federation.comity(&["lease", "release", &lease, "--yes"]).await.or_logs(&federation);
-    federation.lease_in(&lease, "released", Duration::from_secs(60)).await.or_logs(&federation);
+    federation.lease_in(&lease, "ended", Duration::from_secs(60)).await.or_logs(&federation);
     assert_eq!(podman(&federation, &["ps", "--all", "--quiet"]), "", "no container is left");
     for folder in ["pods", "volumes", "objects"] {
         let left = std::fs::read_dir(federation.agent_dir(DONOR).join("site").join(folder)).unwrap().count();

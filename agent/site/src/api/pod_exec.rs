@@ -21,7 +21,8 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
 use super::pods::find;
 use super::{MAX_COMMANDS, Site};
@@ -241,7 +242,8 @@ async fn tell_end(
     let mut message = vec![ERROR];
     message.extend_from_slice(object.to_string().as_bytes());
     sink.send(Message::Binary(message.into())).await?;
-    sink.send(Message::Close(None)).await
+    // kubectl takes a close without a code for a broken connection.
+    sink.send(Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))).await
 }
 
 #[cfg(test)]

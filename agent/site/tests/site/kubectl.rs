@@ -64,7 +64,14 @@ async fn kubectl_runs_pods_on_a_host_without_kubernetes() {
     let long = ["--command", "--", "/bin/sh", "-c", "echo here > /tmp-file; exec /bin/sleep 600"];
     kubectl.run(&[&["run", "long", &image, "--restart=Never"][..], &long].concat());
     kubectl.run(&["wait", "--for=condition=Ready", "pod/long", "--timeout=30s"]);
-    let exec = ["exec", "long", "--", "/bin/sh", "-c", "read line < /tmp-file; echo $line; echo no >&2; exit 7"];
+    let exec = [
+        "exec",
+        "long",
+        "--",
+        "/bin/sh",
+        "-c",
+        "until read line < /tmp-file; do /bin/sleep 0.1; done 2> /dev/null; echo $line; echo no >&2; exit 7",
+    ];
     let output = kubectl.output(&exec);
     assert_eq!(output.status.code(), Some(7), "{output:?}");
     assert_eq!(output.stdout, b"here\n");

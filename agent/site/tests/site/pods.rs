@@ -13,7 +13,7 @@ use crate::host_under_test::{HostUnderTest, can_run, has_ended, is_running};
 
 /// Limits of a container.
 fn limits(cpu: &str, memory: &str, gpus: u32) -> Value {
-    json!({ "spec": { "containers": [{ "resources": {
+    json!({ "spec": { "terminationGracePeriodSeconds": 2, "containers": [{ "resources": {
         "limits": { "cpu": cpu, "memory": memory, "nvidia.com/gpu": gpus.to_string() },
     } }] } })
 }
