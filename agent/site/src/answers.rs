@@ -31,12 +31,18 @@ impl Caller {
 #[derive(Debug)]
 pub(super) struct Refusal {
     status: StatusCode,
+    reason: &'static str,
     message: String,
 }
 
 impl Refusal {
     pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into() }
+        Self { status, reason: reason(status), message: message.into() }
+    }
+
+    pub(super) fn exists(resource: &str, name: &str) -> Self {
+        let message = format!("{resource} {name:?} already exists");
+        Self { reason: "AlreadyExists", ..Self::new(StatusCode::CONFLICT, message) }
     }
 
     pub(super) fn not_found(resource: &str, name: &str) -> Self {
@@ -46,24 +52,28 @@ impl Refusal {
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let reason = match self.status {
-            StatusCode::BAD_REQUEST => "BadRequest",
-            StatusCode::UNAUTHORIZED => "Unauthorized",
-            StatusCode::FORBIDDEN => "Forbidden",
-            StatusCode::NOT_FOUND => "NotFound",
-            StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
-            StatusCode::CONFLICT => "AlreadyExists",
-            StatusCode::GONE => "Expired",
-            StatusCode::UNPROCESSABLE_ENTITY => "Invalid",
-            StatusCode::UNSUPPORTED_MEDIA_TYPE => "UnsupportedMediaType",
-            StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
-            _ => "InternalError",
-        };
         let status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "reason": reason, "code": self.status.as_u16(), "message": self.message,
+            "reason": self.reason, "code": self.status.as_u16(), "message": self.message,
         });
         (self.status, Json(status)).into_response()
+    }
+}
+
+/// Kubernetes' word for a status.
+fn reason(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::BAD_REQUEST => "BadRequest",
+        StatusCode::UNAUTHORIZED => "Unauthorized",
+        StatusCode::FORBIDDEN => "Forbidden",
+        StatusCode::NOT_FOUND => "NotFound",
+        StatusCode::METHOD_NOT_ALLOWED => "MethodNotAllowed",
+        StatusCode::CONFLICT => "Conflict",
+        StatusCode::GONE => "Expired",
+        StatusCode::UNPROCESSABLE_ENTITY => "Invalid",
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => "UnsupportedMediaType",
+        StatusCode::TOO_MANY_REQUESTS => "TooManyRequests",
+        _ => "InternalError",
     }
 }
 

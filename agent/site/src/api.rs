@@ -1,5 +1,6 @@
 //! The API of a lease: the part of Kubernetes' that `kubectl`, client libraries and the origin's agent need to run pods.
 
+mod delete_options;
 mod discovery;
 mod object_body;
 mod pod_exec;
@@ -17,9 +18,9 @@ use axum::extract::{DefaultBodyLimit, Extension};
 use axum::http::StatusCode;
 use axum::middleware;
 use axum::routing::get;
-use tokio::sync::Semaphore;
 
 use crate::answers::Refusal;
+use crate::lease_seats::LeaseSeats;
 use crate::leases::Leases;
 use crate::objects::ObjectKind;
 use crate::pod_host::PodHost;
@@ -34,12 +35,9 @@ pub(crate) struct Site {
     pub(crate) leases: Arc<Leases>,
     /// Absent where the owner has not set `site`: leases then show their quota and run nothing.
     pub(crate) host: Option<Arc<PodHost>>,
-    /// Commands that may run in pods at one time: their connections count as no others'.
-    pub(crate) commands: Arc<Semaphore>,
+    /// Each lease's share of this API.
+    pub(crate) seats: Arc<LeaseSeats>,
 }
-
-/// Most commands in pods at one time.
-pub(crate) const MAX_COMMANDS: usize = 64;
 
 impl Site {
     fn host(&self) -> Result<&Arc<PodHost>, Refusal> {
@@ -53,7 +51,6 @@ impl Site {
 
 /// All paths.
 pub(crate) fn router(site: Site) -> Router {
-    let leases = Arc::clone(&site.leases);
     let mut router = Router::new()
         .route("/version", get(discovery::version))
         .route("/api", get(discovery::versions))
@@ -84,6 +81,6 @@ pub(crate) fn router(site: Site) -> Router {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this host does not do that with this object")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn_with_state(leases, authenticate))
+        .layer(middleware::from_fn_with_state(site.clone(), authenticate))
         .with_state(site)
 }

@@ -37,6 +37,12 @@ pub(crate) fn container_mut<'a>(status: &'a mut PodStatus, name: &str) -> Option
     inits.chain(status.container_statuses.iter_mut().flatten()).find(|container| container.name == name)
 }
 
+/// A container's entry, to read.
+pub(crate) fn container_ref<'a>(status: &'a PodStatus, name: &str) -> Option<&'a ContainerStatus> {
+    let inits = status.init_container_statuses.iter().flatten();
+    inits.chain(status.container_statuses.iter().flatten()).find(|container| container.name == name)
+}
+
 /// Sets the conditions that clients wait for; their times change only when they do.
 pub(crate) fn set_conditions(status: &mut PodStatus, initialized: bool, ready: bool, now: &Time) {
     let old = status.conditions.take().unwrap_or_default();

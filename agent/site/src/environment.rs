@@ -57,11 +57,8 @@ impl Sources<'_> {
                     None => continue,
                 },
                 (text, None) => {
-                    let mut is_secret = false;
                     let text = text.as_deref().unwrap_or_default();
-                    for (name, variable) in &variables {
-                        is_secret |= variable.is_secret && text.contains(&format!("$({name})"));
-                    }
+                    let is_secret = holds_secret(text, &variables);
                     Variable { value: expanded(text, &variables), is_secret }
                 }
             };
@@ -180,6 +177,11 @@ impl Sources<'_> {
             other => return Err(format!("this host does not know the field {other:?} of a pod")),
         })
     }
+}
+
+/// Whether a text refers to a variable that holds something of a Secret.
+pub(crate) fn holds_secret(text: &str, variables: &BTreeMap<String, Variable>) -> bool {
+    variables.iter().any(|(name, variable)| variable.is_secret && text.contains(&format!("$({name})")))
 }
 
 /// A text with its references replaced.

@@ -21,6 +21,7 @@ mod certificate;
 mod container_status;
 mod environment;
 mod held;
+mod lease_seats;
 mod leases;
 mod objects;
 mod pod_book;
@@ -47,10 +48,9 @@ use comity_runtime::entropy::Entropy;
 use comity_types::LeaseId;
 use futures::future::BoxFuture;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use self::api::{MAX_COMMANDS, Site};
+use self::api::Site;
 use self::leases::{LeaseRecord, Leases};
 use self::pod_host::PodHost;
 
@@ -65,7 +65,7 @@ const FOLDER: &str = "site";
 /// # Errors
 /// A sentence.
 pub async fn check(settings: &SiteSettings, state_dir: &Path, devices: u32) -> Result<(), String> {
-    podman::Podman::open(&settings.podman, &state_dir.join(FOLDER)).await.map_err(|error| error.to_string())?;
+    podman::Podman::open(settings, &state_dir.join(FOLDER)).await.map_err(|error| error.to_string())?;
     check_devices(&settings.devices, 0..devices)
 }
 
@@ -83,9 +83,7 @@ fn check_devices(kind: &str, devices: impl Iterator<Item = u32>) -> Result<(), S
 /// podman on the store of a site's guests, for the owner of the host: to load images, or to look at containers.
 #[must_use]
 pub fn podman_command(settings: &SiteSettings, state_dir: &Path) -> std::process::Command {
-    let mut command = std::process::Command::new(&settings.podman);
-    command.args(podman::global_options(&state_dir.join(FOLDER)));
-    command
+    podman::PodmanStore::new(settings, &state_dir.join(FOLDER)).command()
 }
 
 /// A running site. Dropping it ends its API; containers go on, and the next agent finds them.
@@ -121,8 +119,7 @@ impl SiteDelivery {
             ),
             None => None,
         };
-        let commands = Arc::new(Semaphore::new(MAX_COMMANDS));
-        let site = Site { leases: Arc::new(Leases::open(&dir, clock, entropy)?), host, commands };
+        let site = Site { leases: Arc::new(Leases::open(&dir, clock, entropy)?), host, seats: Arc::default() };
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| failed(error.to_string()))?;
         let address = listener.local_addr().map_err(|error| failed(error.to_string()))?;
         let server = tokio::spawn(server::serve(listener, identity.tls, api::router(site.clone())));
@@ -184,6 +181,7 @@ impl DonorDelivery for SiteDelivery {
         Box::pin(async move {
             // Its tokens first: nothing new starts while its pods end.
             self.site.leases.remove(lease_id)?;
+            self.site.seats.forget(lease_id);
             let Some(host) = &self.site.host else { return Ok(()) };
             host.end_lease(lease_id)
                 .await
@@ -196,6 +194,7 @@ impl DonorDelivery for SiteDelivery {
             let mut ids = self.site.leases.ids();
             if let Some(host) = &self.site.host {
                 ids.extend(host.book.all().into_iter().map(|(key, _)| key.lease));
+                ids.extend(host.objects.leases());
             }
             Ok(ids)
         })

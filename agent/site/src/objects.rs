@@ -48,6 +48,12 @@ impl ObjectKind {
 pub(crate) enum ObjectError {
     #[error("{0}")]
     Invalid(String),
+    #[error("there is one of this name already")]
+    Exists,
+    #[error("there is none of this name")]
+    Missing,
+    #[error("it has changed since the version that this one names; read it again")]
+    Conflict,
     #[error("the lease has {MAX_OBJECTS} ConfigMaps and Secrets already; delete some")]
     TooMany,
     #[error("it cannot be stored: {0}")]
@@ -59,6 +65,15 @@ struct ObjectKey {
     lease: LeaseId,
     kind: ObjectKind,
     name: String,
+}
+
+/// An object as its author wrote it, and the version that it gets.
+#[derive(Clone, Copy)]
+pub(crate) struct NewObject<'a> {
+    pub(crate) lease: LeaseId,
+    pub(crate) kind: ObjectKind,
+    pub(crate) object: &'a Value,
+    pub(crate) version: u64,
 }
 
 /// An object, and how it is kept in its file. No `Debug`: it may be a Secret.
@@ -96,20 +111,42 @@ impl Objects {
         Ok(Self { dir, all: Mutex::new(all) })
     }
 
-    /// Adds or replaces an object; returns it as it is stored.
-    pub(crate) fn put(
+    /// Adds an object.
+    ///
+    /// # Errors
+    /// [`ObjectError::Exists`] if there is one of its name.
+    pub(crate) fn create(&self, key: NewObject<'_>, dry_run: bool) -> Result<Value, ObjectError> {
+        self.write(key, dry_run, |old| if old.is_some() { Err(ObjectError::Exists) } else { Ok(()) })
+    }
+
+    /// Replaces an object. Where it names the version that it is based on, that must be the present one.
+    ///
+    /// # Errors
+    /// [`ObjectError::Missing`], [`ObjectError::Conflict`].
+    pub(crate) fn replace(&self, key: NewObject<'_>, dry_run: bool) -> Result<Value, ObjectError> {
+        let based_on = key.object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
+        self.write(key, dry_run, |old| {
+            let present = old.ok_or(ObjectError::Missing)?["metadata"]["resourceVersion"].as_str();
+            if based_on.is_some() && based_on.as_deref() != present { Err(ObjectError::Conflict) } else { Ok(()) }
+        })
+    }
+
+    fn write(
         &self,
-        lease: LeaseId,
-        kind: ObjectKind,
-        object: &Value,
-        version: u64,
+        NewObject { lease, kind, object, version }: NewObject<'_>,
+        dry_run: bool,
+        may: impl FnOnce(Option<&Value>) -> Result<(), ObjectError>,
     ) -> Result<Value, ObjectError> {
         let object = checked(lease, kind, object, version)?;
         let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let key = ObjectKey { lease, kind, name };
         let mut all = self.lock();
+        may(all.get(&key))?;
         if !all.contains_key(&key) && all.keys().filter(|key| key.lease == lease).count() >= MAX_OBJECTS {
             return Err(ObjectError::TooMany);
+        }
+        if dry_run {
+            return Ok(object);
         }
         let stored = StoredObject { lease, kind, object: object.clone() };
         let bytes = serde_json::to_vec(&stored).map_err(|error| ObjectError::Disk(error.to_string()))?;
@@ -137,6 +174,11 @@ impl Objects {
                 .collect(),
             ObjectKind::Secret => text("data").into_iter().filter_map(decoded).collect(),
         })
+    }
+
+    /// Leases that have objects.
+    pub(crate) fn leases(&self) -> Vec<LeaseId> {
+        self.lock().keys().map(|key| key.lease).collect()
     }
 
     /// All objects of a kind, by name.
@@ -256,14 +298,37 @@ fn is_key(key: &str) -> bool {
 mod tests {
     use super::*;
 
+    fn new(kind: ObjectKind, object: &Value) -> NewObject<'_> {
+        NewObject { lease: LeaseId(1), kind, object, version: 7 }
+    }
+
+    #[test]
+    fn changes_that_meet_are_told_and_a_dry_run_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let objects = Objects::open(dir.path()).unwrap();
+        let map = json!({"metadata": {"name": "m"}, "data": {"a": "1"}});
+        let new = |object| new(ObjectKind::ConfigMap, object);
+        assert!(matches!(objects.replace(new(&map), false), Err(ObjectError::Missing)));
+        objects.create(new(&map), true).unwrap();
+        assert!(objects.get(LeaseId(1), ObjectKind::ConfigMap, "m").is_none());
+        objects.create(new(&map), false).unwrap();
+        assert!(matches!(objects.create(new(&map), false), Err(ObjectError::Exists)));
+        let based_on =
+            |version: &str| json!({"metadata": {"name": "m", "resourceVersion": version}, "data": {"a": "2"}});
+        let (earlier, present) = (based_on("6"), based_on("7"));
+        assert!(matches!(objects.replace(new(&earlier), false), Err(ObjectError::Conflict)));
+        objects.replace(new(&present), false).unwrap();
+        assert_eq!(objects.data(LeaseId(1), ObjectKind::ConfigMap, "m").unwrap()["a"], b"2");
+    }
+
     #[test]
     fn objects_outlive_the_agent_and_belong_to_one_lease() {
         let dir = tempfile::tempdir().unwrap();
         let objects = Objects::open(dir.path()).unwrap();
         let secret = json!({"metadata": {"name": "s"}, "data": {"a": "YQ=="}, "stringData": {"b": "x\ny"}});
-        objects.put(LeaseId(1), ObjectKind::Secret, &secret, 1).unwrap();
+        objects.create(new(ObjectKind::Secret, &secret), false).unwrap();
         let map = json!({"metadata": {"name": "s"}, "data": {"a": "1"}, "binaryData": {"b": "AAE="}});
-        objects.put(LeaseId(1), ObjectKind::ConfigMap, &map, 2).unwrap();
+        objects.create(new(ObjectKind::ConfigMap, &map), false).unwrap();
         let again = Objects::open(dir.path()).unwrap();
         let data = again.data(LeaseId(1), ObjectKind::Secret, "s").unwrap();
         assert_eq!((data["a"].as_slice(), data["b"].as_slice()), (&b"a"[..], &b"x\ny"[..]));
@@ -283,7 +348,7 @@ mod tests {
             (json!({"metadata": {"name": "x"}, "data": {"k": "hunter2!"}}), "data.k: it is no base64"),
             (json!({"metadata": {"name": "x"}, "data": 3}), "data: it is no map"),
         ] {
-            let error = objects.put(LeaseId(1), ObjectKind::Secret, &object, 1).err().unwrap().to_string();
+            let error = objects.create(new(ObjectKind::Secret, &object), false).err().unwrap().to_string();
             assert!(error.contains(expected) && !error.contains("hunter2"), "{error}");
         }
     }

@@ -19,7 +19,7 @@ use crate::held::Held;
 /// Most pods of one lease, those that have ended included.
 pub(crate) const MAX_PODS: usize = 128;
 /// Changes that a watch can catch up on.
-const MAX_HISTORY: usize = 1_024;
+const MAX_HISTORY: usize = 256;
 const MAX_FILE_BYTES: u64 = 4 << 20;
 const FOLDER: &str = "pods";
 
@@ -73,8 +73,9 @@ pub(crate) enum ChangeKind {
 pub(crate) struct Change {
     pub(crate) version: u64,
     pub(crate) kind: ChangeKind,
-    pub(crate) lease: LeaseId,
     pub(crate) pod: Arc<Pod>,
+    /// The pod before a modification.
+    pub(crate) before: Option<Arc<Pod>>,
 }
 
 /// Why a pod is not stored.
@@ -90,12 +91,19 @@ pub(crate) enum BookError {
     Disk(String),
 }
 
+/// Changes of one lease's pods.
+struct History {
+    /// The newest version whose change is not among them.
+    forgotten: u64,
+    changes: VecDeque<Change>,
+}
+
 struct Pods {
     version: u64,
-    /// The newest version whose change is not in the history.
-    forgotten: u64,
+    /// The version at which this agent began.
+    began: u64,
     all: BTreeMap<PodKey, PodEntry>,
-    history: VecDeque<Change>,
+    history: BTreeMap<LeaseId, History>,
 }
 
 /// All pods.
@@ -116,9 +124,16 @@ impl PodBook {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let bytes = atomic_file::read_bounded(&path, MAX_FILE_BYTES).map_err(|error| error.to_string())?;
-            let stored: StoredPod = serde_json::from_slice(&bytes)
-                .map_err(|error| format!("{} cannot be read: {error}; restore or remove it", path.display()))?;
+            let bytes = atomic_file::read_bounded(&path, MAX_FILE_BYTES).map_err(|error| error.to_string());
+            let stored = bytes.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+            let stored: StoredPod = match stored {
+                Ok(stored) => stored,
+                // Its containers go as those of pods without a record do; the other leases go on.
+                Err(error) => {
+                    tracing::error!(path = %path.display(), error, "the record of a pod cannot be read; the pod is ended");
+                    continue;
+                }
+            };
             let key = PodKey { lease: stored.lease, name: stored.pod.metadata.name.clone().unwrap_or_default() };
             let StoredPod { pod, held, resource, .. } = stored;
             let stop = watch::Sender::new(stop_of(&pod));
@@ -126,7 +141,7 @@ impl PodBook {
         }
         // Higher than every version that an agent before this one gave out.
         let version = clock.unix_ms().saturating_mul(1_000);
-        let pods = Pods { version, forgotten: version, all, history: VecDeque::new() };
+        let pods = Pods { version, began: version, all, history: BTreeMap::new() };
         Ok(Self { dir, pods: Mutex::new(pods), version: watch::Sender::new(version) })
     }
 
@@ -156,7 +171,7 @@ impl PodBook {
         let entry =
             PodEntry { pod: Arc::clone(&pod), held, resource: resource.to_owned(), stop: watch::Sender::new(None) };
         pods.all.insert(key.clone(), entry);
-        self.record(&mut pods, ChangeKind::Added, key.lease, Arc::clone(&pod));
+        self.record(&mut pods, ChangeKind::Added, key.lease, Arc::clone(&pod), None);
         Ok(pod)
     }
 
@@ -183,8 +198,8 @@ impl PodBook {
     pub(crate) fn forget(&self, key: &PodKey) -> Result<(), BookError> {
         let mut pods = self.lock();
         let Some(entry) = pods.all.get(key) else { return Ok(()) };
-        let pod = Arc::clone(&entry.pod);
-        let path = self.path(&pod);
+        let before = Arc::clone(&entry.pod);
+        let path = self.path(&before);
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(BookError::Disk(error.to_string()));
@@ -192,7 +207,9 @@ impl PodBook {
             Ok(()) | Err(_) => {}
         }
         pods.all.remove(key);
-        self.record(&mut pods, ChangeKind::Deleted, key.lease, pod);
+        let mut pod = Pod::clone(&before);
+        pod.metadata.resource_version = Some((pods.version + 1).to_string());
+        self.record(&mut pods, ChangeKind::Deleted, key.lease, Arc::new(pod), None);
         Ok(())
     }
 
@@ -223,9 +240,16 @@ impl PodBook {
     /// Changes of a lease's pods after a version; `None` if some of them are not known any more.
     pub(crate) fn changes_after(&self, lease: LeaseId, version: u64) -> Option<Vec<Change>> {
         let pods = self.lock();
-        let after = |change: &&Change| change.version > version && change.lease == lease;
-        let is_known = (pods.forgotten..=pods.version).contains(&version);
-        is_known.then(|| pods.history.iter().filter(after).cloned().collect())
+        let history = pods.history.get(&lease);
+        let forgotten = history.map_or(pods.began, |history| history.forgotten);
+        let is_known = (forgotten..=pods.version).contains(&version);
+        let changes = history.into_iter().flat_map(|history| &history.changes);
+        is_known.then(|| changes.filter(|change| change.version > version).cloned().collect())
+    }
+
+    /// Forgets the changes of a lease that has ended.
+    pub(crate) fn end_history(&self, lease: LeaseId) {
+        self.lock().history.remove(&lease);
     }
 
     /// Tells of new versions.
@@ -244,26 +268,32 @@ impl PodBook {
         }
         pod.metadata.resource_version = Some(version.to_string());
         self.write(key.lease, &pod, &entry.held, &entry.resource)?;
-        entry.pod = Arc::new(pod);
-        let pod = Arc::clone(&entry.pod);
-        self.record(&mut pods, ChangeKind::Modified, key.lease, pod);
+        let pod = Arc::new(pod);
+        let before = std::mem::replace(&mut entry.pod, Arc::clone(&pod));
+        self.record(&mut pods, ChangeKind::Modified, key.lease, pod, Some(before));
         Ok(())
     }
 
-    fn record(&self, pods: &mut Pods, kind: ChangeKind, lease: LeaseId, pod: Arc<Pod>) {
+    fn record(&self, pods: &mut Pods, kind: ChangeKind, lease: LeaseId, pod: Arc<Pod>, before: Option<Arc<Pod>>) {
         pods.version += 1;
-        pods.history.push_back(Change { version: pods.version, kind, lease, pod });
-        if pods.history.len() > MAX_HISTORY
-            && let Some(oldest) = pods.history.pop_front()
+        let (version, began) = (pods.version, pods.began);
+        let history =
+            pods.history.entry(lease).or_insert_with(|| History { forgotten: began, changes: VecDeque::new() });
+        history.changes.push_back(Change { version, kind, pod, before });
+        if history.changes.len() > MAX_HISTORY
+            && let Some(oldest) = history.changes.pop_front()
         {
-            pods.forgotten = oldest.version;
+            history.forgotten = oldest.version;
         }
-        self.version.send_replace(pods.version);
+        self.version.send_replace(version);
     }
 
     fn write(&self, lease: LeaseId, pod: &Pod, held: &Held, resource: &str) -> Result<(), BookError> {
         let stored = StoredPod { lease, pod: pod.clone(), held: held.clone(), resource: resource.to_owned() };
         let bytes = serde_json::to_vec(&stored).map_err(|error| BookError::Disk(error.to_string()))?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(BookError::Disk(format!("it has {} bytes", bytes.len())));
+        }
         atomic_file::write(&self.path(pod), &bytes, atomic_file::PRIVATE)
             .map_err(|error| BookError::Disk(error.to_string()))
     }

@@ -22,11 +22,15 @@ use crate::objects::Objects;
 use crate::pod_book::{BookError, PodBook, PodKey};
 use crate::pod_plan::{PodPlan, PodRefusal};
 use crate::pod_runner::PodRunner;
-use crate::podman::{Podman, PodmanError};
+use crate::podman::{Podman, PodmanError, remove_tree};
 use crate::settings::SiteSettings;
 
 /// Longest grace of pods whose lease has ended.
 const LEASE_END_GRACE: Duration = Duration::from_secs(30);
+/// Length of a UUID.
+const UID_CHARS: usize = 36;
+/// Longest manifest of a pod.
+const MAX_MANIFEST_BYTES: usize = 256 << 10;
 /// Pause between two looks at pods that end.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -77,14 +81,17 @@ impl PodHost {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Arc<Self>, HostError> {
-        let podman = Podman::open(&settings.podman, state).await?;
+        let podman = Podman::open(&settings, state).await?;
         let volumes = state.join("volumes");
         atomic_file::create_private_dir(&volumes).map_err(|error| HostError::Files(error.to_string()))?;
         let book = PodBook::open(state, clock.as_ref()).map_err(HostError::Files)?;
         let objects = Objects::open(state).map_err(HostError::Files)?;
         let (tasks, stopping) = (TaskTracker::new(), CancellationToken::new());
         let host = Arc::new(Self { podman, book, objects, settings, volumes, clock, entropy, tasks, stopping });
-        host.remove_orphans().await?;
+        // What cannot be removed now keeps no lease from being ended.
+        if let Err(error) = host.remove_orphans().await {
+            tracing::warn!(%error, "what is left of pods cannot be removed");
+        }
         for (key, _) in host.book.all() {
             Self::spawn(&host, key);
         }
@@ -95,13 +102,31 @@ impl PodHost {
     async fn remove_orphans(&self) -> Result<(), PodmanError> {
         let known: Vec<String> =
             self.book.all().into_iter().filter_map(|(_, entry)| entry.pod.metadata.uid.clone()).collect();
-        for (name, uid) in self.podman.list().await? {
-            if !known.contains(&uid) {
-                tracing::warn!(container = name, "a container without a pod is removed");
-                self.podman.remove(&name).await?;
-            }
+        let containers = self.podman.list().await?.into_iter().map(|(_, uid)| uid);
+        let secrets = self.podman.secrets().await?;
+        let secrets =
+            secrets.iter().filter_map(|name| name.strip_prefix("comity-")?.get(..UID_CHARS).map(str::to_owned));
+        let files = std::fs::read_dir(&self.volumes).into_iter().flatten().flatten();
+        let files = files.filter_map(|file| file.file_name().to_str()?.get(..UID_CHARS).map(str::to_owned));
+        let found: std::collections::BTreeSet<String> = containers.chain(secrets).chain(files).collect();
+        for uid in found.iter().filter(|uid| !known.contains(uid)) {
+            tracing::warn!(uid, "what is left of a pod without a record is removed");
+            self.remove_all_of(uid).await?;
         }
         Ok(())
+    }
+
+    /// Removes containers, secrets and files of a pod, by its uid.
+    pub(crate) async fn remove_all_of(&self, uid: &str) -> Result<(), PodmanError> {
+        for name in self.podman.containers_of(uid).await? {
+            self.podman.remove(&name).await?;
+        }
+        let beginning = format!("comity-{uid}-");
+        for secret in self.podman.secrets().await?.iter().filter(|name| name.starts_with(&beginning)) {
+            self.podman.remove_secret(secret).await?;
+        }
+        remove_tree(&self.volumes.join(format!("{uid}.auth"))).await?;
+        remove_tree(&self.volumes.join(uid)).await
     }
 
     /// Takes a pod of a lease, and starts it. `manifest` is the pod as its author wrote it; warnings are for them.
@@ -111,6 +136,11 @@ impl PodHost {
         manifest: &Value,
         dry_run: bool,
     ) -> Result<(Arc<Pod>, Vec<String>), Refused> {
+        let size = manifest.to_string().len();
+        if size > MAX_MANIFEST_BYTES {
+            let reason = format!("it has {size} bytes; at most {MAX_MANIFEST_BYTES} are taken");
+            return Err(Refused::Invalid(PodRefusal { field: "pod".to_owned(), reason }));
+        }
         let plan = PodPlan::read(manifest, &share.resource).map_err(Refused::Invalid)?;
         let invalid = |field: &str, reason: String| Refused::Invalid(PodRefusal { field: field.to_owned(), reason });
         let mut pod: Pod = serde_json::from_value(manifest.clone())
@@ -159,6 +189,7 @@ impl PodHost {
         while !self.book.of_lease(lease).1.is_empty() {
             tokio::time::sleep(POLL).await;
         }
+        self.book.end_history(lease);
         self.objects.remove_all(lease).map_err(|error| error.to_string())
     }
 

@@ -23,11 +23,13 @@ pub(crate) use self::volume_plan::{FileItem, FileSource, VolumePlan};
 /// Grace of a pod that states none, as in Kubernetes.
 const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 /// Longest grace: a donor gets its devices back within a known time.
-const MAX_GRACE: Duration = Duration::from_secs(600);
+pub(crate) const MAX_GRACE: Duration = Duration::from_secs(600);
 /// Most init containers of a pod.
 const MAX_INIT_CONTAINERS: usize = 16;
 /// Most variables, and most volumes, of a container.
 const MAX_PARTS: usize = 256;
+/// Longest reference of an image.
+const MAX_IMAGE_CHARS: usize = 512;
 const BYTES_IN_MIB: u64 = 1 << 20;
 /// Least memory of a container: runtimes need some of it themselves.
 const MIN_MEMORY_MIB: u64 = 8;
@@ -150,7 +152,7 @@ impl PodPlan {
             grace: seconds("spec.terminationGracePeriodSeconds", spec.termination_grace_period_seconds)?
                 .unwrap_or(DEFAULT_GRACE)
                 .min(MAX_GRACE),
-            hostname: spec.hostname.clone(),
+            hostname: hostname(spec.hostname.as_deref())?,
             volumes,
             pull_secrets: spec.image_pull_secrets.iter().flatten().map(|secret| secret.name.clone()).collect(),
             warnings,
@@ -182,6 +184,9 @@ impl Reader<'_> {
         let image = container.image.clone().filter(|image| !image.is_empty());
         let image = image.ok_or_else(|| PodRefusal::new(field("image"), "it is missing"))?;
         // Podman would take it for an option, or for a file.
+        if !comity_types::is_dns_label(&container.name) {
+            return Err(PodRefusal::new(field("name"), format!("{:?} is no DNS label", container.name)));
+        }
         if !is_reference(&image) {
             return Err(PodRefusal::new(field("image"), format!("{image:?} is no name of an image in a registry")));
         }
@@ -361,7 +366,8 @@ fn is_reference(image: &str) -> bool {
         "tarball",
     ];
     let before = image.split_once(':').map(|(before, _)| before);
-    image.starts_with(|c: char| c.is_ascii_alphanumeric())
+    image.len() <= MAX_IMAGE_CHARS
+        && image.starts_with(|c: char| c.is_ascii_alphanumeric())
         && image.chars().all(is_plain)
         && !image.contains("//")
         && !image.contains(":/")
@@ -383,6 +389,16 @@ fn dropped(security: Option<&SecurityContext>, at: &str) -> Result<Vec<String>, 
             Err(PodRefusal::new(format!("{at}.securityContext.capabilities.drop"), reason))
         }
         None => Ok(dropped),
+    }
+}
+
+/// It becomes an option of podman, and a line of /etc/hosts.
+fn hostname(given: Option<&str>) -> Result<Option<String>, PodRefusal> {
+    match given.filter(|name| !name.is_empty()) {
+        Some(name) if !comity_types::is_dns_label(name) => {
+            Err(PodRefusal::new("spec.hostname", format!("{name:?} is no DNS label")))
+        }
+        name => Ok(name.map(str::to_owned)),
     }
 }
 

@@ -3,6 +3,7 @@
 //! Containers are named by the pod's uid and their place, and what is to do next follows from their state alone: a new
 //! agent goes on where the old one stopped.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
-use crate::container_status::{container_mut, running, set_conditions, terminated, waiting};
-use crate::environment::{Sources, expanded};
+use crate::container_status::{container_mut, container_ref, running, set_conditions, terminated, waiting};
+use crate::environment::{Sources, expanded, holds_secret};
 use crate::objects::ObjectKind;
 use crate::pod_book::{PodEntry, PodKey, Stop};
 use crate::pod_host::PodHost;
@@ -25,6 +26,13 @@ use crate::podman::{ContainerSpec, ContainerState, Exit};
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));
 /// Pause before a container is started again: first, and longest, as in Kubernetes.
 const BACKOFF: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+
+/// Folder beside those of volumes; no volume has this name.
+const HOST_FILES: &str = "host_files";
+/// Exit code of a container whose end nobody saw.
+const LOST: i32 = 255;
+/// Longest value that podman keeps as a secret.
+const MAX_SECRET_BYTES: usize = 500_000;
 
 /// Why a container cannot be started now: a reason as in Kubernetes, and a sentence.
 struct NotStarted(&'static str, String);
@@ -56,7 +64,7 @@ impl PodRunner {
             // Another version of the agent took it.
             Err(refusal) => {
                 tracing::warn!(pod = self.key.name, field = refusal.field, "a stored pod cannot be read");
-                return self.forget(&entry, 0).await;
+                return self.forget(&entry).await;
             }
         };
         let mut stop = entry.stop.subscribe();
@@ -70,7 +78,7 @@ impl PodRunner {
             self.end(&plan, &entry, outcome, &mut stop).await;
         }
         stopped(&mut stop).await;
-        self.forget(&entry, plan.containers().count()).await;
+        self.forget(&entry).await;
     }
 
     async fn deadline(&self, plan: &PodPlan, entry: &PodEntry) {
@@ -139,15 +147,15 @@ impl PodRunner {
         let name = container_name(entry, index);
         let failed = |error: crate::podman::PodmanError| NotStarted("RunContainerError", error.to_string());
         let state = podman.state(&name).await.map_err(failed)?;
+        if matches!(state, None | Some(ContainerState::Created)) && self.has_run(&container.name) {
+            // It ran before the host started anew, or before somebody removed it: a job does not run twice unasked.
+            return Ok(self.lost());
+        }
         if matches!(state, None | Some(ContainerState::Created)) {
             // One that was made and never started may lack a part.
             podman.remove(&name).await.map_err(failed)?;
-            let secrets = self.create(plan, container, index, entry).await?;
-            let started = podman.start(&name).await;
-            for secret in secrets {
-                podman.remove_secret(&secret).await.map_err(failed)?;
-            }
-            if let Err(error) = started {
+            self.create(plan, container, index, entry).await?;
+            if let Err(error) = podman.start(&name).await {
                 podman.remove(&name).await.map_err(failed)?;
                 return Err(failed(error));
             }
@@ -158,14 +166,29 @@ impl PodRunner {
         podman.ended(&name).await.map_err(failed)
     }
 
-    /// Makes a container; returns the names of the secrets that it needs to start.
+    /// Whether the container is shown as running.
+    fn has_run(&self, container: &str) -> bool {
+        let entry = self.host.book.entry(&self.key);
+        let status = entry.as_ref().and_then(|entry| entry.pod.status.as_ref());
+        let shown = status.and_then(|status| container_ref(status, container));
+        shown.and_then(|shown| shown.state.as_ref()).is_some_and(|state| state.running.is_some())
+    }
+
+    /// The end of a container that is gone.
+    fn lost(&self) -> Exit {
+        let now = self.host.now().0;
+        let error = "the container is gone; most likely this host was started again".to_owned();
+        Exit { code: LOST, oom_killed: false, started: now, finished: now, error }
+    }
+
+    /// Makes a container.
     async fn create(
         &self,
         plan: &PodPlan,
         container: &ContainerPlan,
         index: usize,
         entry: &PodEntry,
-    ) -> Result<Vec<String>, NotStarted> {
+    ) -> Result<(), NotStarted> {
         const CONFIG: &str = "CreateContainerConfigError";
         let podman = &self.host.podman;
         let image = self.pull(plan, container, entry).await?;
@@ -179,13 +202,21 @@ impl PodRunner {
         }
         let sources = Sources { lease: self.key.lease, objects: &self.host.objects, pod: &entry.pod };
         let variables = sources.variables(container).map_err(|message| NotStarted(CONFIG, message))?;
-        let expand = |texts: &[String]| texts.iter().map(|text| expanded(text, &variables)).collect::<Vec<_>>();
+        let expand = |texts: &[String]| {
+            // Command lines are readable by all users of the host.
+            match texts.iter().find(|text| holds_secret(text, &variables)) {
+                Some(text) => {
+                    Err(NotStarted(CONFIG, format!("{text:?} would show a Secret; read the variable in the command")))
+                }
+                None => Ok(texts.iter().map(|text| expanded(text, &variables)).collect::<Vec<_>>()),
+            }
+        };
         let mut spec = ContainerSpec {
             name: container_name(entry, index),
             pod_uid: uid(entry).to_owned(),
             image,
-            command: expand(&container.command),
-            args: expand(&container.args),
+            command: expand(&container.command)?,
+            args: expand(&container.args)?,
             user: container.user.clone(),
             working_dir: container.working_dir.clone(),
             hostname: plan.hostname.clone().unwrap_or_else(|| self.key.name.chars().take(63).collect()),
@@ -200,22 +231,25 @@ impl PodRunner {
         };
         // Images that name all devices get none by that: hooks of NVIDIA's older toolkit would obey them.
         spec.env.push(("NVIDIA_VISIBLE_DEVICES".to_owned(), "void".to_owned()));
-        let mut secrets = Vec::new();
         for (name, variable) in variables {
-            if variable.is_secret {
-                let secret = format!("{}-{}", container_name(entry, index), secrets.len());
+            // podman keeps no empty secrets.
+            if variable.is_secret && !variable.value.is_empty() {
+                if variable.value.len() > MAX_SECRET_BYTES {
+                    let message = format!("variable {name} has more than {MAX_SECRET_BYTES} bytes; mount its Secret");
+                    return Err(NotStarted(CONFIG, message));
+                }
+                let secret = format!("{}-{}", container_name(entry, index), spec.secrets.len());
                 podman.put_secret(&secret, &variable.value).await.map_err(failed)?;
-                spec.secrets.push((secret.clone(), name));
-                secrets.push(secret);
+                spec.secrets.push((secret, name));
             } else {
                 spec.env.push((name, variable.value));
             }
         }
+        self.mount_host_files(&mut spec).map_err(|error| NotStarted(CONFIG, error.to_string()))?;
         for mount in &container.mounts {
             self.mount(plan, mount, &sources, &mut spec).map_err(|message| NotStarted(CONFIG, message))?;
         }
-        podman.create(&spec).await.map_err(failed)?;
-        Ok(secrets)
+        podman.create(&spec).await.map_err(failed)
     }
 
     /// The first of the pod's shares, as many as the container asks for.
@@ -233,13 +267,21 @@ impl PodRunner {
 
     async fn pull(&self, plan: &PodPlan, container: &ContainerPlan, entry: &PodEntry) -> Result<String, NotStarted> {
         let image = &container.image;
+        let wrong = |reason: &str| NotStarted("ErrImagePull", format!("image {image:?}: {reason}"));
         let local = self.host.settings.is_local(image);
-        let auth = if local { None } else { self.auth_file(plan, entry)? };
-        let pulled = self.host.podman.pull(image, auth.as_deref(), local).await;
+        let (reference, auth) = if local {
+            (image.clone(), None)
+        } else {
+            (self.host.settings.reference(image).map_err(|reason| wrong(&reason))?, self.auth_file(plan, entry)?)
+        };
+        let pulled = self.host.podman.pull(&reference, auth.as_deref(), local).await;
         if let Some(path) = &auth {
             _ = std::fs::remove_file(path);
         }
-        pulled.map_err(|error| NotStarted("ErrImagePull", format!("image {image:?}: {error}")))
+        pulled.map_err(|error| {
+            tracing::info!(pod = self.key.name, image, %error, "an image of a guest is not pulled");
+            wrong(error.of_pull())
+        })
     }
 
     /// Writes the credentials of the pod's pull secrets, for as long as the pull takes.
@@ -262,6 +304,28 @@ impl PodRunner {
         let text = json!({ "auths": auths }).to_string();
         atomic_file::write(&path, text.as_bytes(), atomic_file::PRIVATE).map_err(|error| wrong(error.to_string()))?;
         Ok(Some(path))
+    }
+
+    /// podman's own files of these names are writable, and lie where nothing limits them.
+    fn mount_host_files(&self, spec: &mut ContainerSpec) -> std::io::Result<()> {
+        let folder = self.host.volumes.join(&spec.pod_uid).join(HOST_FILES);
+        std::fs::create_dir_all(&folder)?;
+        let hosts = format!("127.0.0.1 localhost {name}\n::1 localhost\n", name = spec.hostname);
+        let mut files = vec![
+            ("/etc/hosts", hosts),
+            ("/etc/hostname", format!("{}\n", spec.hostname)),
+            ("/run/.containerenv", String::new()),
+        ];
+        if spec.network == "none" {
+            files.push(("/etc/resolv.conf", String::new()));
+        }
+        for (path, text) in files {
+            let file = folder.join(path.rsplit('/').next().unwrap_or_default());
+            std::fs::write(&file, text)?;
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644))?;
+            spec.mounts.push((file, path.to_owned(), true));
+        }
+        Ok(())
     }
 
     fn mount(
@@ -386,23 +450,17 @@ impl PodRunner {
     }
 
     /// Removes everything of the pod.
-    async fn forget(&self, entry: &PodEntry, containers: usize) {
+    async fn forget(&self, entry: &PodEntry) {
         let mut pause = RETRY.0;
-        while let Err(error) = self.try_forget(entry, containers).await {
+        while let Err(error) = self.try_forget(entry).await {
             tracing::warn!(pod = self.key.name, error, "what is left of a pod cannot be removed; it is tried again");
             self.host.clock.sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
         }
     }
 
-    async fn try_forget(&self, entry: &PodEntry, containers: usize) -> Result<(), String> {
-        for index in 0..containers {
-            self.host.podman.remove(&container_name(entry, index)).await.map_err(|error| error.to_string())?;
-        }
-        let folder = self.host.volumes.join(uid(entry));
-        if folder.exists() {
-            std::fs::remove_dir_all(&folder).map_err(|error| error.to_string())?;
-        }
+    async fn try_forget(&self, entry: &PodEntry) -> Result<(), String> {
+        self.host.remove_all_of(uid(entry)).await.map_err(|error| error.to_string())?;
         self.host.book.forget(&self.key).map_err(|error| error.to_string())
     }
 

@@ -6,16 +6,15 @@ mod arguments;
 mod container_state;
 mod exit_watch;
 mod podman_error;
+mod podman_store;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use comity_runtime::atomic_file;
 use rustix::process::{Resource, getrlimit};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::unix::pipe;
 use tokio::process::{Child, Command};
@@ -23,8 +22,10 @@ use tokio::process::{Child, Command};
 pub(crate) use self::arguments::{ContainerSpec, ExecOptions, LogOptions};
 pub(crate) use self::container_state::{ContainerState, Exit};
 pub(crate) use self::podman_error::PodmanError;
+pub(crate) use self::podman_store::PodmanStore;
 
 use self::exit_watch::ExitWatch;
+use crate::settings::SiteSettings;
 
 /// Time limit of a command that only reads or changes records.
 const QUICK: Duration = Duration::from_secs(60);
@@ -32,8 +33,6 @@ const QUICK: Duration = Duration::from_secs(60);
 const PULL: Duration = Duration::from_secs(3_600);
 /// Longest output of a command that is kept.
 const MAX_OUTPUT: usize = 4 << 20;
-/// Folder of images and containers.
-const STORE: &str = "containers";
 /// Label of every container of this agent, with the uid of its pod.
 const POD_LABEL: &str = "dev.comity.pod";
 /// Most files that a container may have open, unless the agent's own limit is lower.
@@ -42,22 +41,22 @@ const MAX_OPEN_FILES: u64 = 1 << 20;
 /// podman on this host.
 #[derive(Debug)]
 pub(crate) struct Podman {
-    program: PathBuf,
-    /// Options before the command.
-    global: Vec<String>,
+    store: PodmanStore,
     open_files: u64,
+    /// A file without credentials: otherwise podman looks for those of the host's owner.
+    no_credentials: PathBuf,
 }
 
 impl Podman {
     /// Finds podman, and checks that it can hold guests as this host promises. Containers are kept in `state`.
-    pub(crate) async fn open(program: &Path, state: &Path) -> Result<Self, PodmanError> {
+    pub(crate) async fn open(settings: &SiteSettings, state: &Path) -> Result<Self, PodmanError> {
         if !rustix::process::geteuid().is_root() {
             return Err(PodmanError::NotRoot);
         }
-        let global = global_options(state);
-        atomic_file::create_private_dir(&state.join(STORE)).map_err(|error| PodmanError::Files(error.to_string()))?;
+        let store = PodmanStore::new(settings, state);
+        let no_credentials = store.prepare(settings).map_err(|error| PodmanError::Files(error.to_string()))?;
         let open_files = getrlimit(Resource::Nofile).maximum.unwrap_or(MAX_OPEN_FILES).min(MAX_OPEN_FILES);
-        let podman = Self { program: program.to_owned(), global, open_files };
+        let podman = Self { store, open_files, no_credentials };
         podman.check().await?;
         Ok(podman)
     }
@@ -89,11 +88,8 @@ impl Podman {
             let id = self.run(&["image", "inspect", "--format={{.Id}}", "--", image], None, QUICK).await?;
             return Ok(first_line(&id));
         }
-        let auth = auth.map(|path| format!("--authfile={}", path.display()));
-        let mut arguments = vec!["pull", "--quiet", "--policy=always"];
-        arguments.extend(auth.as_deref());
-        arguments.extend(["--", image]);
-        Ok(first_line(&self.run(&arguments, None, PULL).await?))
+        let auth = format!("--authfile={}", auth.unwrap_or(&self.no_credentials).display());
+        Ok(first_line(&self.run(&["pull", "--quiet", &auth, "--", image], None, PULL).await?))
     }
 
     /// The user that an image names; empty for root.
@@ -147,7 +143,30 @@ impl Podman {
 
     /// Removes a container with its files, killing what runs there.
     pub(crate) async fn remove(&self, name: &str) -> Result<(), PodmanError> {
+        if self.state(name).await?.is_none() {
+            return Ok(());
+        }
+        self.stop(name, Duration::ZERO).await?;
+        // podman gives up on folders that a guest nested deeply, and then on its whole store.
+        let format = "--format={{index .GraphDriver.Data \"UpperDir\"}}";
+        let upper = self.run(&["container", "inspect", format, "--", name], None, QUICK).await?;
+        let upper = PathBuf::from(first_line(&upper));
+        if upper.starts_with(self.store.root()) {
+            remove_tree(&upper).await?;
+        }
         self.run(&["rm", "--force", "--ignore", "--time=0", "--volumes", "--", name], None, QUICK).await.map(drop)
+    }
+
+    /// Containers of a pod, by its uid.
+    pub(crate) async fn containers_of(&self, uid: &str) -> Result<Vec<String>, PodmanError> {
+        let all = self.list().await?;
+        Ok(all.into_iter().filter(|(_, pod)| pod == uid).map(|(name, _)| name).collect())
+    }
+
+    /// Names of all secrets.
+    pub(crate) async fn secrets(&self) -> Result<Vec<String>, PodmanError> {
+        let listed = self.run(&["secret", "ls", "--format={{.Name}}"], None, QUICK).await?;
+        Ok(String::from_utf8_lossy(&listed).lines().map(|line| line.trim().to_owned()).collect())
     }
 
     /// Names of this agent's containers, each with the uid of its pod.
@@ -189,22 +208,22 @@ impl Podman {
         Ok(LogStream { output, _child: child })
     }
 
-    /// A command in a running container, to be started. It ends when the process is dropped.
+    /// A command in a running container, to be started. podman lets it run on when it is killed itself, so nothing does.
     pub(crate) fn exec(&self, name: &str, options: &ExecOptions) -> Command {
         let mut command = self.command(&[]);
-        command.args(options.arguments(name));
+        command.args(options.arguments(name)).kill_on_drop(false);
         command
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
-        command.args(&self.global).args(arguments).stdin(Stdio::null()).kill_on_drop(true);
+        let mut command = Command::from(self.store.command());
+        command.args(arguments).stdin(Stdio::null()).kill_on_drop(true);
         command
     }
 
     fn not_run(&self, error: io::Error) -> PodmanError {
         if error.kind() == io::ErrorKind::NotFound {
-            return PodmanError::Missing(self.program.clone());
+            return PodmanError::Missing(self.store.program().to_owned());
         }
         PodmanError::NotRun(error)
     }
@@ -216,11 +235,14 @@ impl Podman {
             command.stdin(Stdio::piped());
         }
         let mut child = command.spawn().map_err(|error| self.not_run(error))?;
-        if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
-            stdin.write_all(input).await.map_err(PodmanError::NotRun)?;
-        }
         let operation = || arguments.iter().take(2).copied().collect::<Vec<_>>().join(" ");
-        let output = tokio::time::timeout(limit, child.wait_with_output()).await;
+        let work = async {
+            if let (Some(input), Some(mut stdin)) = (input, child.stdin.take()) {
+                stdin.write_all(input).await?;
+            }
+            child.wait_with_output().await
+        };
+        let output = tokio::time::timeout(limit, work).await;
         let output = output.map_err(|_| PodmanError::TimedOut { operation: operation(), limit })?;
         let mut output = output.map_err(PodmanError::NotRun)?;
         if output.status.success() {
@@ -238,20 +260,15 @@ pub(crate) struct LogStream {
     _child: Child,
 }
 
-/// Options before podman's command for the store in `state`, that of guests.
-pub(crate) fn global_options(state: &Path) -> Vec<String> {
-    let store = state.join(STORE);
-    // podman refuses longer paths than 50 characters; and one host may have several agents.
-    let digest = hex::encode(&Sha256::digest(store.as_os_str().as_encoded_bytes())[..4]);
-    let mut options = vec![
-        format!("--root={}", store.display()),
-        format!("--runroot=/run/comity-site-{digest}"),
-        "--log-level=error".to_owned(),
-    ];
-    if !Path::new("/run/systemd/system").is_dir() {
-        options.extend(["--cgroup-manager=cgroupfs".to_owned(), "--events-backend=file".to_owned()]);
+/// Removes a folder that a guest filled. A program of its own: however deep the folder is, it does not end the agent.
+pub(crate) async fn remove_tree(folder: &Path) -> Result<(), PodmanError> {
+    let mut command = Command::new("rm");
+    command.args(["-rf", "--one-file-system", "--"]).arg(folder).stdin(Stdio::null()).stdout(Stdio::null());
+    let output = command.stderr(Stdio::piped()).kill_on_drop(true).output().await.map_err(PodmanError::NotRun)?;
+    if output.status.success() {
+        return Ok(());
     }
-    options
+    Err(PodmanError::failed("rm".to_owned(), &output.stderr))
 }
 
 fn first_line(output: &[u8]) -> String {

@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
+use futures::StreamExt as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,12 +18,15 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
 use super::answers::{Caller, Refusal};
-use super::leases::Leases;
+use super::api::Site;
+use super::lease_seats::MAX_REQUESTS;
 
 /// Most concurrent connections.
-const MAX_CONNECTIONS: usize = 256;
+const MAX_CONNECTIONS: usize = 1_024;
 /// Time limit of the TLS handshake, and of reading a request's head.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit of reading a request's body and of the answer's head.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest life of a connection, and so of a followed log.
 const CONNECTION_LIFE: Duration = Duration::from_secs(4 * 3_600);
 /// Pause after `accept` fails, as it does when file descriptors run out.
@@ -66,18 +71,27 @@ async fn serve_one(stream: TcpStream, acceptor: TlsAcceptor, router: Router) -> 
         .map_err(|error| error.to_string())
 }
 
-/// Lets only requests with the token of a lease pass, and tells whose it is.
-pub(super) async fn authenticate(State(leases): State<Arc<Leases>>, mut request: Request, next: Next) -> Response {
+/// Lets only requests with the token of a lease pass, tells whose it is, and takes one of the lease's seats until the
+/// answer is sent.
+pub(super) async fn authenticate(State(site): State<Site>, mut request: Request, next: Next) -> Response {
     let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
     let token = header.and_then(|value| value.strip_prefix("Bearer "));
-    match token.and_then(|token| leases.authenticate(token)) {
-        Some((lease, record)) => {
-            request.extensions_mut().insert(Caller { lease, record });
-            next.run(request).await
-        }
-        None => {
-            let message = "the token is not that of a lease that runs";
-            Refusal::new(StatusCode::UNAUTHORIZED, message).into_response()
-        }
+    let Some((lease, record)) = token.and_then(|token| site.leases.authenticate(token)) else {
+        let message = "the token is not that of a lease that runs";
+        return Refusal::new(StatusCode::UNAUTHORIZED, message).into_response();
+    };
+    let Some(seat) = site.seats.request(lease) else {
+        let message = format!("{MAX_REQUESTS} requests of {lease} are under way; end a watch or a followed log");
+        return Refusal::new(StatusCode::TOO_MANY_REQUESTS, message).into_response();
+    };
+    request.extensions_mut().insert(Caller { lease, record });
+    match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {
+        Ok(response) => response.map(|body| {
+            Body::from_stream(body.into_data_stream().map(move |part| {
+                let _seat = &seat;
+                part
+            }))
+        }),
+        Err(_) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request took too long").into_response(),
     }
 }

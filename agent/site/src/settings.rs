@@ -15,6 +15,8 @@ pub struct SiteSettings {
     pub devices: String,
     /// Network of all pods: "none", or a network of podman that the owner made, and whose reach the owner answers for.
     pub network: String,
+    /// Registries of guests' images, as in "docker.io"; the host's network reaches them, so no others are asked.
+    pub registries: Vec<String>,
     /// Images in the agent's own store that guests may use without a registry; a `*` at the end stands for anything.
     pub local_images: Vec<String>,
 }
@@ -25,10 +27,14 @@ impl Default for SiteSettings {
             podman: PathBuf::from("podman"),
             devices: "nvidia.com/gpu".to_owned(),
             network: "none".to_owned(),
+            registries: REGISTRIES.map(str::to_owned).to_vec(),
             local_images: Vec::new(),
         }
     }
 }
+
+/// Public registries.
+const REGISTRIES: [&str; 6] = ["docker.io", "quay.io", "ghcr.io", "gcr.io", "nvcr.io", "registry.k8s.io"];
 
 impl SiteSettings {
     /// Checks the values.
@@ -48,9 +54,41 @@ impl SiteSettings {
             let reason = "write none, or the name of a network that `podman network create` made";
             checks.refuse("site.network", &self.network, reason);
         }
+        for registry in &self.registries {
+            let (host, port) =
+                registry.split_once(':').map_or((registry.as_str(), None), |(host, port)| (host, Some(port)));
+            if host.is_empty() || !is_plain(host) || port.is_some_and(|port| port.parse::<u16>().is_err()) {
+                checks.refuse("site.registries", registry, "write host or host:port, as in registry.example.org");
+            }
+        }
         for image in self.local_images.iter().filter(|image| image.trim_end_matches('*').is_empty()) {
             checks.refuse("site.localImages", image, "name an image, or the beginning of its name before a *");
         }
+    }
+
+    /// The image with its registry, if guests may pull from there.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) fn reference(&self, image: &str) -> Result<String, String> {
+        // As Kubernetes reads names: without a registry they are those of docker.io.
+        let first = image.split_once('/').map(|(first, _)| first);
+        let named = first.filter(|first| first.contains(['.', ':']) || *first == "localhost");
+        let full = match (named, first) {
+            (Some(_), _) => image.to_owned(),
+            (None, Some(_)) => format!("docker.io/{image}"),
+            (None, None) => format!("docker.io/library/{image}"),
+        };
+        let registry = named.unwrap_or("docker.io");
+        if self.registries.iter().any(|other| other == registry) {
+            return Ok(full);
+        }
+        Err(format!("this host pulls from {}, and not from {registry}", self.registries.join(", ")))
+    }
+
+    /// Registries on this host itself, which need no TLS.
+    pub(crate) fn plain_registries(&self) -> impl Iterator<Item = &String> {
+        self.registries.iter().filter(|registry| registry.starts_with("127.0.0.1:"))
     }
 
     /// Whether guests may use an image as it is in the agent's store.
@@ -83,6 +121,17 @@ mod tests {
         let all = SiteSettings { local_images: vec!["*".to_owned()], ..SiteSettings::default() };
         assert_eq!(refused(all), Some("site.localImages"));
         let some = SiteSettings { local_images: vec!["lab/*".to_owned(), "a:1".to_owned()], ..SiteSettings::default() };
+        let pulled = [
+            ("busybox", Some("docker.io/library/busybox")),
+            ("lab/x:1", Some("docker.io/lab/x:1")),
+            ("quay.io/a/b@sha256:0", Some("quay.io/a/b@sha256:0")),
+            ("localhost/a", None),
+            ("10.0.0.1:80/a", None),
+            ("docker.io.evil.org/a", None),
+        ];
+        for (image, expected) in pulled {
+            assert_eq!(some.reference(image).ok().as_deref(), expected, "{image}");
+        }
         assert!(some.is_local("lab/x:2") && some.is_local("a:1") && !some.is_local("a:10"));
     }
 }

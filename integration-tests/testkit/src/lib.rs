@@ -61,6 +61,7 @@
 //! | `CI=true` | a test that cannot run here fails instead of saying so (see [`requirements`]) |
 
 pub mod binaries;
+pub mod container_gpus;
 pub mod control_plane;
 mod daemon;
 pub mod etcd_group;
@@ -81,6 +82,7 @@ mod tenant_attempts;
 pub mod timing;
 
 pub use binaries::{Binaries, BinariesError, LiqoVersion, Needs};
+pub use container_gpus::{ContainerGpus, missing_for_containers};
 pub use control_plane::{
     CertManager, CertManagerError, Component, ControlPlane, ControlPlaneConfig, ControlPlaneError,
 };

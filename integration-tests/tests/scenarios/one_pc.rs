@@ -1,13 +1,13 @@
 //! A PC without Kubernetes lends: a tenant's pod runs there as a container, through brokers, handshake and tunnel.
 
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use comity_scenarios::{AgentSpec, Federation, FederationConfig, InventorySource};
-use comity_testkit::{Binaries, CANARY_IMAGE, Needs, missing_for_canary_image, requirements, write_canary_image};
-use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+use comity_testkit::{
+    Binaries, CANARY_IMAGE, ContainerGpus, Needs, missing_for_containers, requirements, write_canary_image,
+};
 
 use crate::OrLogs as _;
 use crate::inventories::inventory;
@@ -16,58 +16,6 @@ const ORIGIN: &str = "polytech-campus";
 const DONOR: &str = "ncc-main";
 /// GPUs of the PC, of which its document keeps two for local work; fake ones, with NVIDIA's number and no driver.
 const GPUS: u32 = 4;
-const NVIDIA_MAJOR: u32 = 195;
-
-/// Fake GPUs with their CDI specification, for as long as a test takes.
-struct FakeGpus {
-    kind: String,
-    files: Vec<PathBuf>,
-}
-
-impl FakeGpus {
-    fn make() -> Self {
-        let kind = format!("comity-pc-{}/gpu", std::process::id());
-        let vendor = kind.trim_end_matches("/gpu");
-        let mut files = Vec::new();
-        let mut devices = Vec::new();
-        for gpu in 0..GPUS {
-            let path = PathBuf::from(format!("/dev/{vendor}-{gpu}"));
-            let mode = Mode::from_raw_mode(0o666);
-            mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(NVIDIA_MAJOR, gpu)).unwrap();
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
-            let node = serde_json::json!({ "path": path, "type": "c", "major": NVIDIA_MAJOR, "minor": gpu });
-            devices.push(serde_json::json!({
-                "name": gpu.to_string(), "containerEdits": { "deviceNodes": [node] },
-            }));
-            files.push(path);
-        }
-        let spec = PathBuf::from(format!("/var/run/cdi/{vendor}.json"));
-        std::fs::create_dir_all("/var/run/cdi").unwrap();
-        let text = serde_json::json!({ "cdiVersion": "0.5.0", "kind": kind, "devices": devices }).to_string();
-        std::fs::write(&spec, text).unwrap();
-        files.push(spec);
-        Self { kind, files }
-    }
-}
-
-impl Drop for FakeGpus {
-    fn drop(&mut self) {
-        for file in &self.files {
-            _ = std::fs::remove_file(file);
-        }
-    }
-}
-
-fn missing() -> Vec<String> {
-    let mut missing = missing_for_canary_image();
-    if !rustix::process::geteuid().is_root() {
-        missing.push("root".to_owned());
-    }
-    if Command::new("podman").arg("--version").output().is_err() {
-        missing.push("podman (scripts/system-packages installs it)".to_owned());
-    }
-    missing
-}
 
 /// Runs podman on the PC's store, as its owner does.
 fn podman(federation: &Federation, arguments: &[&str]) -> String {
@@ -88,11 +36,11 @@ fn kubectl(program: &Path, kubeconfig: &Path, arguments: &[&str]) -> (bool, Stri
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_runs_on_a_borrowed_pc_and_nothing_of_it_is_left() {
-    if !requirements::met("a_pod_runs_on_a_borrowed_pc_and_nothing_of_it_is_left", &missing()) {
+    if !requirements::met("a_pod_runs_on_a_borrowed_pc_and_nothing_of_it_is_left", &missing_for_containers()) {
         return;
     }
     let binaries = Binaries::ensure(Needs::ControlPlane).await.unwrap();
-    let gpus = FakeGpus::make();
+    let gpus = ContainerGpus::make("pc", GPUS).unwrap();
     let mut federation = Federation::start(FederationConfig::with_example_policy()).await.unwrap();
     for (cluster, devices) in [(ORIGIN, 0), (DONOR, GPUS)] {
         let file = inventory(federation.dir(), cluster, devices, "frontier");

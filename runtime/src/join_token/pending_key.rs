@@ -4,8 +4,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rustls_pki_types::CertificateSigningRequestDer;
 use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateSigningRequestDer, PrivateKeyDer};
 use thiserror::Error;
 use zeroize::Zeroizing;
 
@@ -106,8 +106,9 @@ fn text(fresh: &KeyAndCsr) -> Zeroizing<String> {
 fn parse(bytes: Vec<u8>) -> Option<KeyAndCsr> {
     let bytes = Zeroizing::new(bytes);
     let text = std::str::from_utf8(&bytes).ok()?;
-    let (key, _) = text.split_at(text.find(CSR_BEGIN)?);
-    let csr = CertificateSigningRequestDer::from_pem_slice(text.as_bytes()).ok()?;
+    let (key, csr) = text.split_at(text.find(CSR_BEGIN)?);
+    PrivateKeyDer::from_pem_slice(key.as_bytes()).ok()?;
+    let csr = CertificateSigningRequestDer::from_pem_slice(csr.as_bytes()).ok()?;
     Some(KeyAndCsr { key_pem: SecretString::new(key.to_owned()), csr: CsrDer::new(csr.to_vec()).ok()? })
 }
 

@@ -3,7 +3,6 @@
 //! Each binary message begins with the number of its channel. The command's end is a Status on the channel of errors.
 
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -24,9 +23,10 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
+use super::Site;
 use super::pods::find;
-use super::{MAX_COMMANDS, Site};
 use crate::answers::{Caller, Refusal};
+use crate::lease_seats::MAX_COMMANDS;
 use crate::pod_plan::PodPlan;
 use crate::pod_runner::container_name;
 use crate::podman::ExecOptions;
@@ -46,7 +46,7 @@ const MAX_WORDS: usize = 4_096;
 const PART: usize = 32 << 10;
 /// Parts of output that wait for a slow client.
 const WAITING_PARTS: usize = 16;
-/// Time for the rest of the output once the command has ended: its children may hold the pipes.
+/// Pause in the output after which it is given up once the command has ended: its children may hold the pipes.
 const LAST_OUTPUT: Duration = Duration::from_secs(2);
 /// Interval of pings: connections without traffic are closed by what is between.
 const PING: Duration = Duration::from_secs(20);
@@ -70,8 +70,8 @@ pub(super) async fn get(
     let index = plan.containers().position(|other| other.name == container);
     let index = index.ok_or_else(|| wrong(format!("container {container} is not valid for pod {name}")))?;
     let (protocol, accept) = handshake(request.headers()).map_err(wrong)?;
-    let permit = Arc::clone(&site.commands).try_acquire_owned().map_err(|_| {
-        let message = format!("{MAX_COMMANDS} commands run in pods of this host already; end one");
+    let seat = site.seats.command(caller.lease).ok_or_else(|| {
+        let message = format!("{MAX_COMMANDS} commands run in pods of {} already; end one", caller.lease);
         Refusal::new(StatusCode::TOO_MANY_REQUESTS, message)
     })?;
     let mut command = host.podman.exec(&container_name(&entry, index), &asked.options);
@@ -79,17 +79,21 @@ pub(super) async fn get(
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let upgrade = hyper::upgrade::on(&mut request);
-    // Ends with the command, which ends with the container; or with the client.
+    // The seat is free when the command has ended, not when the client is gone.
     tokio::spawn(async move {
+        let mut child = child;
         match upgrade.await {
             Ok(upgraded) => {
                 let config = WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE));
                 let socket = WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await;
-                serve(socket, child).await;
+                serve(socket, &mut child).await;
             }
             Err(error) => tracing::debug!(%error, "a command's connection was not upgraded"),
         }
-        drop(permit);
+        // It reads the end of its input. One that does not heed that ends with its container.
+        drop(child.stdin.take());
+        _ = child.wait().await;
+        drop(seat);
     });
     let headers = [
         (header::CONNECTION, "Upgrade".to_owned()),
@@ -146,7 +150,7 @@ fn handshake(headers: &HeaderMap) -> Result<(&'static str, String), String> {
 }
 
 /// Carries input and output until the command or the client ends.
-async fn serve(socket: Socket, mut child: Child) {
+async fn serve(socket: Socket, child: &mut Child) {
     let (mut sink, stream) = socket.split();
     let (send, mut receive) = mpsc::channel::<Vec<u8>>(WAITING_PARTS);
     for (channel, output) in [
@@ -164,8 +168,15 @@ async fn serve(socket: Socket, mut child: Child) {
     let mut deadline = Box::pin(std::future::pending::<()>()) as futures::future::BoxFuture<'_, ()>;
     while client_is_there && (output_is_open || status.is_none()) {
         tokio::select! {
+            // What is read is sent before the output is given up.
+            biased;
             part = receive.recv(), if output_is_open => match part {
-                Some(part) => client_is_there = sink.send(Message::Binary(part.into())).await.is_ok(),
+                Some(part) => {
+                    client_is_there = sink.send(Message::Binary(part.into())).await.is_ok();
+                    if status.is_some() {
+                        deadline = Box::pin(tokio::time::sleep(LAST_OUTPUT));
+                    }
+                }
                 None => output_is_open = false,
             },
             ended = child.wait(), if status.is_none() => {
@@ -177,7 +188,6 @@ async fn serve(socket: Socket, mut child: Child) {
             () = &mut deadline => output_is_open = false,
         }
     }
-    // Without a client the process is killed as it is dropped.
     if let Some(Ok(status)) = status {
         _ = tell_end(&mut sink, status).await;
     }

@@ -41,8 +41,11 @@ pub(super) async fn get(
     let shown = status.map(|status| {
         status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
     });
-    let state = shown.and_then(|mut shown| shown.find(|shown| shown.name == *container)?.state.clone());
-    if let Some(waiting) = state.and_then(|state| state.waiting) {
+    let shown = shown.and_then(|mut shown| shown.find(|shown| shown.name == *container).cloned()).unwrap_or_default();
+    // One that is about to be started again has the log of its last run.
+    if let Some(waiting) = shown.state.and_then(|state| state.waiting)
+        && waiting.reason.as_deref() != Some("CrashLoopBackOff")
+    {
         let reason = waiting.reason.unwrap_or_default();
         return Err(wrong(format!("container {container:?} in pod {name:?} is waiting to start: {reason}")));
     }

@@ -97,12 +97,16 @@ impl Watch {
                 Some(changes) => {
                     for change in changes {
                         self.after = change.version;
-                        if self.selector.matches(&change.pod) {
-                            let kind = match change.kind {
-                                ChangeKind::Added => "ADDED",
-                                ChangeKind::Modified => "MODIFIED",
-                                ChangeKind::Deleted => "DELETED",
-                            };
+                        let matches = self.selector.matches(&change.pod);
+                        let matched = change.before.as_ref().is_some_and(|before| self.selector.matches(before));
+                        // To a watch, a pod that begins or ceases to match comes or goes.
+                        let kind = match (change.kind, matched, matches) {
+                            (ChangeKind::Added, _, true) | (ChangeKind::Modified, false, true) => Some("ADDED"),
+                            (ChangeKind::Modified, true, true) => Some("MODIFIED"),
+                            (ChangeKind::Modified, true, false) | (ChangeKind::Deleted, _, true) => Some("DELETED"),
+                            (_, _, false) => None,
+                        };
+                        if let Some(kind) = kind {
                             let event = self.event(kind, as_object(&change.pod));
                             self.ready.push_back(event);
                         }

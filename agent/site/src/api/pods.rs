@@ -11,12 +11,13 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::Site;
+use super::delete_options::{delete_options, is_dry_run};
 use super::object_body::json_object;
 use super::pod_list::pods_table;
-use crate::answers::{Caller, Refusal, number, parameters, wants_table};
+use crate::answers::{Caller, Refusal, wants_table};
 use crate::pod_book::{BookError, PodEntry, PodKey};
 use crate::pod_host::{LeaseShare, PodHost, Refused};
-use crate::pod_plan::PodPlan;
+use crate::pod_plan::{MAX_GRACE, PodPlan};
 
 /// Most warnings of an answer.
 const MAX_WARNINGS: usize = 16;
@@ -32,12 +33,12 @@ pub(super) async fn create(
 ) -> Result<Response, Refusal> {
     caller.check(&namespace)?;
     let manifest = json_object(&headers, &body)?;
-    let dry_run = parameters(query.as_deref()).contains_key("dryRun");
+    let dry_run = is_dry_run(query.as_deref());
     let share =
         LeaseShare { lease: caller.lease, resource: caller.record.resource.clone(), all: caller.record.share.clone() };
     let (pod, warnings) = PodHost::add(site.host()?, &share, &manifest, dry_run)
         .map_err(|error| refused(&manifest["metadata"]["name"], &error))?;
-    if !site.leases.contains(caller.lease) {
+    if !dry_run && !site.leases.contains(caller.lease) {
         // It ended in between: whoever ended its pods may not have seen this one.
         let key = PodKey { lease: caller.lease, name: pod.metadata.name.clone().unwrap_or_default() };
         let host = site.host()?;
@@ -78,26 +79,18 @@ pub(super) async fn delete(
 ) -> Result<Json<Value>, Refusal> {
     let (key, entry) = find(&site, &caller, &namespace, &name)?;
     let host = site.host()?;
-    let options: Value = if body.is_empty() {
-        Value::Null
-    } else {
-        serde_json::from_slice(&body).map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the options are no JSON"))?
-    };
-    let parameters = parameters(query.as_deref());
-    if let Some(uid) =
-        options["preconditions"]["uid"].as_str().filter(|uid| Some(*uid) != entry.pod.metadata.uid.as_deref())
-    {
+    let options = delete_options(query.as_deref(), &body)?;
+    if let Some(uid) = options.uid.filter(|uid| Some(uid) != entry.pod.metadata.uid.as_ref()) {
         return Err(Refusal::new(
             StatusCode::CONFLICT,
             format!("preconditions.uid: the pod has another uid than {uid}"),
         ));
     }
-    let wanted = number(&parameters, "gracePeriodSeconds")?.or(options["gracePeriodSeconds"].as_u64());
-    let own = PodPlan::of_stored(&entry.pod, &entry.resource).map_or(Duration::ZERO, |plan| plan.grace);
-    let grace = wanted.map_or(own, |seconds| Duration::from_secs(seconds).min(own.max(Duration::from_secs(600))));
-    if parameters.contains_key("dryRun") {
+    if options.dry_run {
         return Ok(Json(as_object(&entry.pod)));
     }
+    let own = PodPlan::of_stored(&entry.pod, &entry.resource).map_or(Duration::ZERO, |plan| plan.grace);
+    let grace = options.grace.map_or(own, |grace| grace.min(MAX_GRACE));
     let deleted = host.book.delete(&key, grace, host.now()).map_err(|error| book_refusal(&name, &error))?;
     Ok(Json(as_object(&deleted.unwrap_or(entry.pod))))
 }
@@ -128,7 +121,7 @@ fn refused(name: &Value, error: &Refused) -> Refusal {
 
 fn book_refusal(name: &str, error: &BookError) -> Refusal {
     match error {
-        BookError::Exists => Refusal::new(StatusCode::CONFLICT, format!("pods {name:?} already exists")),
+        BookError::Exists => Refusal::exists("pods", name),
         BookError::TooMany | BookError::Quota(_) => {
             Refusal::new(StatusCode::FORBIDDEN, format!("pods {name:?} is forbidden: {error}"))
         }

@@ -2,14 +2,15 @@
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, State};
+use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::Site;
+use super::delete_options::{delete_options, is_dry_run};
 use super::object_body::stored_object;
 use crate::answers::{self, Caller, Refusal, table, wants_table};
-use crate::objects::{ObjectError, ObjectKind};
+use crate::objects::{NewObject, ObjectError, ObjectKind};
 
 /// Part of a path.
 type Name = Path<(String, String)>;
@@ -55,25 +56,25 @@ pub(super) async fn create(
     Path(namespace): Path<String>,
     Extension(caller): Extension<Caller>,
     Extension(kind): Extension<ObjectKind>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
     caller.check(&namespace)?;
     let object = stored_object(&headers, &body, kind)?;
-    let host = site.host()?;
-    let name = object["metadata"]["name"].as_str().unwrap_or_default();
-    if host.objects.get(caller.lease, kind, name).is_some() {
-        return Err(Refusal::new(StatusCode::CONFLICT, format!("{} {name:?} already exists", kind.resource())));
-    }
-    put(&site, &caller, kind, &object).map(|object| (StatusCode::CREATED, Json(object)))
+    let created = write(&site, &caller, kind, &object, |new| {
+        site.host()?.objects.create(new, is_dry_run(query.as_deref())).map_err(|error| refusal(kind, &object, &error))
+    });
+    created.map(|object| (StatusCode::CREATED, Json(object)))
 }
 
-/// `PUT …/configmaps/{name}`, `PUT …/secrets/{name}`; makes the object if there is none.
+/// `PUT …/configmaps/{name}`, `PUT …/secrets/{name}`.
 pub(super) async fn replace(
     State(site): State<Site>,
     Path((namespace, name)): Name,
     Extension(caller): Extension<Caller>,
     Extension(kind): Extension<ObjectKind>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Json<Value>, Refusal> {
@@ -83,7 +84,7 @@ pub(super) async fn replace(
         let message = format!("metadata.name: {} is not {name:?}, as in the path", object["metadata"]["name"]);
         return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
     }
-    put(&site, &caller, kind, &object).map(Json)
+    replace_by(&site, &caller, kind, &object, query.as_deref())
 }
 
 /// `PATCH …/configmaps/{name}`, `PATCH …/secrets/{name}`: RFC 7396, and kubectl's own form, which is the same for maps.
@@ -92,6 +93,7 @@ pub(super) async fn patch(
     Path((namespace, name)): Name,
     Extension(caller): Extension<Caller>,
     Extension(kind): Extension<ObjectKind>,
+    RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Json<Value>, Refusal> {
@@ -106,9 +108,10 @@ pub(super) async fn patch(
         serde_json::from_slice(&body).map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the patch is no JSON"))?;
     let object = site.host()?.objects.get(caller.lease, kind, &name);
     let mut object = object.ok_or_else(|| Refusal::not_found(kind.resource(), &name))?;
+    // The patched object names the version that was read: a change in between is a conflict.
     json_patch::merge(&mut object, &patch);
     object["metadata"]["name"] = name.into();
-    put(&site, &caller, kind, &object).map(Json)
+    replace_by(&site, &caller, kind, &object, query.as_deref())
 }
 
 /// `DELETE …/configmaps/{name}`, `DELETE …/secrets/{name}`.
@@ -117,26 +120,60 @@ pub(super) async fn delete(
     Path((namespace, name)): Name,
     Extension(caller): Extension<Caller>,
     Extension(kind): Extension<ObjectKind>,
+    RawQuery(query): RawQuery,
+    body: Bytes,
 ) -> Result<Json<Value>, Refusal> {
     caller.check(&namespace)?;
-    let removed = site.host()?.objects.remove(caller.lease, kind, &name).map_err(|error| refusal(&error))?;
-    removed.ok_or_else(|| Refusal::not_found(kind.resource(), &name))?;
+    let objects = &site.host()?.objects;
+    let object = objects.get(caller.lease, kind, &name);
+    let object = object.ok_or_else(|| Refusal::not_found(kind.resource(), &name))?;
+    if !delete_options(query.as_deref(), &body)?.dry_run {
+        objects.remove(caller.lease, kind, &name).map_err(|error| refusal(kind, &object, &error))?;
+    }
     Ok(Json(json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" })))
 }
 
-fn put(site: &Site, caller: &Caller, kind: ObjectKind, object: &Value) -> Result<Value, Refusal> {
-    let host = site.host()?;
-    let version = host.book.next_version();
-    host.objects.put(caller.lease, kind, object, version).map_err(|error| refusal(&error))
+fn replace_by(
+    site: &Site,
+    caller: &Caller,
+    kind: ObjectKind,
+    object: &Value,
+    query: Option<&str>,
+) -> Result<Json<Value>, Refusal> {
+    let replaced = write(site, caller, kind, object, |new| {
+        site.host()?.objects.replace(new, is_dry_run(query)).map_err(|error| refusal(kind, object, &error))
+    });
+    replaced.map(Json)
 }
 
-fn refusal(error: &ObjectError) -> Refusal {
-    let status = match error {
-        ObjectError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
-        ObjectError::TooMany => StatusCode::FORBIDDEN,
-        ObjectError::Disk(_) => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    Refusal::new(status, error.to_string())
+fn write(
+    site: &Site,
+    caller: &Caller,
+    kind: ObjectKind,
+    object: &Value,
+    write: impl FnOnce(NewObject<'_>) -> Result<Value, Refusal>,
+) -> Result<Value, Refusal> {
+    let host = site.host()?;
+    let version = host.book.next_version();
+    let written = write(NewObject { lease: caller.lease, kind, object, version })?;
+    if !site.leases.contains(caller.lease) {
+        // It ended in between: whoever removed its objects may not have seen this one.
+        host.objects.remove_all(caller.lease).map_err(|error| refusal(kind, object, &error))?;
+        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "the lease has ended"));
+    }
+    Ok(written)
+}
+
+fn refusal(kind: ObjectKind, object: &Value, error: &ObjectError) -> Refusal {
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    match error {
+        ObjectError::Invalid(_) => Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error.to_string()),
+        ObjectError::Exists => Refusal::exists(kind.resource(), name),
+        ObjectError::Missing => Refusal::not_found(kind.resource(), name),
+        ObjectError::Conflict => Refusal::new(StatusCode::CONFLICT, format!("{} {name:?}: {error}", kind.resource())),
+        ObjectError::TooMany => Refusal::new(StatusCode::FORBIDDEN, error.to_string()),
+        ObjectError::Disk(_) => Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    }
 }
 
 fn objects_table(items: &[Value]) -> Value {

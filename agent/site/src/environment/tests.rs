@@ -3,17 +3,17 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::objects::NewObject;
 use crate::pod_plan::PodPlan;
 
 fn variables(container: Value) -> Result<BTreeMap<String, Variable>, String> {
     let dir = tempfile::tempdir().unwrap();
     let objects = Objects::open(dir.path()).unwrap();
     let secret = json!({ "metadata": { "name": "s" }, "data": { "token": "czNjcmV0", "binary": "/w==" } });
-    objects.put(LeaseId(1), ObjectKind::Secret, &secret, 1).unwrap();
-    let map = json!({ "metadata": { "name": "m" }, "data": { "a": "1", "not.for env": "x" } });
-    _ = objects.put(LeaseId(1), ObjectKind::ConfigMap, &map, 1);
+    let new = |kind, object| NewObject { lease: LeaseId(1), kind, object, version: 1 };
+    objects.create(new(ObjectKind::Secret, &secret), false).unwrap();
     let map = json!({ "metadata": { "name": "m" }, "data": { "a": "1" } });
-    objects.put(LeaseId(1), ObjectKind::ConfigMap, &map, 1).unwrap();
+    objects.create(new(ObjectKind::ConfigMap, &map), false).unwrap();
     let mut container = container;
     (container["name"], container["image"]) = ("c".into(), "i".into());
     let manifest = json!({

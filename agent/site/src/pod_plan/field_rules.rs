@@ -149,9 +149,12 @@ pub(super) fn check(manifest: &Value) -> Result<Vec<String>, PodRefusal> {
     let spec = &manifest["spec"];
     apply(SPEC, spec, "spec", &mut warnings)?;
     apply(POD_SECURITY, &spec["securityContext"], "spec.securityContext", &mut warnings)?;
-    for (kind, rules) in [("volumes", VOLUME)] {
-        for (index, item) in items(&spec[kind]) {
-            apply(rules, item, &format!("spec.{kind}[{index}]"), &mut warnings)?;
+    for (index, volume) in items(&spec["volumes"]) {
+        let at = format!("spec.volumes[{index}]");
+        apply(VOLUME, volume, &at, &mut warnings)?;
+        let folder = &volume["emptyDir"];
+        if !folder["sizeLimit"].is_null() && folder["medium"] != "Memory" {
+            warnings.push(format!("{at}.emptyDir.sizeLimit: nothing on this host limits disk"));
         }
     }
     for kind in ["initContainers", "containers"] {

@@ -133,6 +133,9 @@ fn projection(projection: &VolumeProjection, at: &str) -> Result<Option<FileSour
 fn items(items: Option<&[KeyToPath]>, at: &str) -> Result<Vec<FileItem>, PodRefusal> {
     let item = |item: &KeyToPath| {
         check_path(&item.path, at)?;
+        if item.mode.is_some() {
+            return Err(PodRefusal::new(format!("{at}.items"), "mode: this host sets defaultMode for all files"));
+        }
         Ok(FileItem { key: item.key.clone(), path: item.path.clone() })
     };
     items.unwrap_or_default().iter().map(item).collect()
@@ -141,6 +144,9 @@ fn items(items: Option<&[KeyToPath]>, at: &str) -> Result<Vec<FileItem>, PodRefu
 fn fields(items: Option<&[DownwardAPIVolumeFile]>, at: &str) -> Result<Vec<(ObjectFieldSelector, String)>, PodRefusal> {
     let item = |item: &DownwardAPIVolumeFile| {
         check_path(&item.path, at)?;
+        if item.mode.is_some() {
+            return Err(PodRefusal::new(format!("{at}.items"), "mode: this host sets defaultMode for all files"));
+        }
         let field = item.field_ref.clone();
         let field = field.ok_or_else(|| PodRefusal::new(at, "this host knows fieldRef, and no resourceFieldRef"))?;
         Ok((field, item.path.clone()))

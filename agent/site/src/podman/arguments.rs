@@ -51,6 +51,11 @@ impl ContainerSpec {
             "--pull=never".to_owned(),
             format!("--network={}", self.network),
             format!("--hostname={}", self.hostname),
+            "--no-hosts".to_owned(),
+            "--pid=private".to_owned(),
+            "--ipc=private".to_owned(),
+            "--uts=private".to_owned(),
+            "--cgroupns=private".to_owned(),
             // The container's root is nobody on the host.
             format!("--userns=auto:size={USERS}"),
             "--security-opt=no-new-privileges".to_owned(),

@@ -23,7 +23,6 @@ pub(crate) struct Exit {
     pub(crate) oom_killed: bool,
     pub(crate) started: Timestamp,
     pub(crate) finished: Timestamp,
-    pub(crate) image_id: String,
     /// Why it could not be started.
     pub(crate) error: String,
 }
@@ -32,8 +31,6 @@ pub(crate) struct Exit {
 #[serde(rename_all = "PascalCase")]
 struct Inspected {
     state: InspectedState,
-    #[serde(default)]
-    image: String,
 }
 
 #[derive(Deserialize)]
@@ -68,7 +65,6 @@ impl ContainerState {
                 oom_killed: state.oom_killed,
                 started: time(&state.started_at),
                 finished: time(&state.finished_at),
-                image_id: inspected.image,
                 error: state.error,
             }),
             _ => Self::Changing,

@@ -48,6 +48,18 @@ impl PodmanError {
         Self::Failed { operation, message }
     }
 
+    /// What a guest may know of it: answers of registries, and paths of the host, are the owner's.
+    pub(crate) fn of_pull(&self) -> &'static str {
+        let says = |words: &[&str]| matches!(self, Self::Failed { message, .. } if words.iter().any(|word| message.contains(word)));
+        if says(&["unauthorized", "denied", "authentication required"]) {
+            "the registry denies it; name a Secret with its credentials in imagePullSecrets"
+        } else if says(&["manifest unknown", "not found", "name unknown", "no such image", "image not known"]) {
+            "there is no such image"
+        } else {
+            "it cannot be pulled now; the host's log has the reason"
+        }
+    }
+
     /// Whether it says that a container, an image or a secret does not exist.
     pub(super) fn is_missing(&self) -> bool {
         matches!(self, Self::Failed { message, .. }

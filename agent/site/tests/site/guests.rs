@@ -31,14 +31,21 @@ async fn a_guest_is_nobody_on_the_host_and_has_no_way_out() {
     let interfaces: Vec<&str> = log.lines().filter(|line| line.starts_with("net ")).collect();
     assert_eq!(interfaces, ["net /sys/class/net/lo"]);
     assert!(log.lines().filter(|line| line.starts_with("process ")).count() <= 2, "{log}");
-    // Images of the host's owner cannot be named.
-    let foreign = json!({ "spec": { "containers": [{ "image": "localhost/owners:1" }] } });
+    // podman's own files in a container lie on the host's disk.
+    let write = "for file in /etc/hosts /etc/hostname /etc/resolv.conf /run/.containerenv; do \
+                 if (echo x >> $file) 2> /dev/null; then echo writable $file; fi; done; echo checked";
+    lease.run("write", write, json!({})).await.unwrap();
+    assert_eq!(lease.ended("write").await.2, "checked\n");
+    // No image comes from this host, or from its network.
+    let foreign = json!({ "spec": { "containers": [{ "image": "127.0.0.1:1/owners:1" }] } });
     lease.run("foreign", "true", foreign).await.unwrap();
     let waits = lease.wait("foreign", |status| {
         let state = status.container_statuses.as_ref().unwrap()[0].state.as_ref().unwrap();
         state.waiting.as_ref().is_some_and(|waiting| waiting.reason.as_deref() == Some("ErrImagePull"))
     });
-    waits.await;
+    let message =
+        serde_json::to_value(waits.await).unwrap()["containerStatuses"][0]["state"]["waiting"]["message"].clone();
+    assert!(message.as_str().unwrap().contains("and not from 127.0.0.1:1"), "{message}");
     host.site().remove(LeaseId(1)).await.unwrap();
     host.assert_empty();
 }

@@ -1,8 +1,7 @@
 //! A site with its own folder, fake GPUs and an image of busybox.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,17 +11,15 @@ use comity_agent_model::gpu_demand::GpuDemand;
 use comity_agent_model::lease::placement::{DeviceShare, NodePlacement, Placement};
 use comity_agent_site::{SiteDelivery, SiteSettings, podman_command};
 use comity_runtime::{Clock, SeededEntropy, SystemClock, SystemEntropy};
-use comity_testkit::{CANARY_IMAGE, missing_for_canary_image, requirements, write_canary_image};
+use comity_testkit::{CANARY_IMAGE, ContainerGpus, missing_for_containers, requirements, write_canary_image};
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::api::{DeleteParams, LogParams, PostParams};
 use kube::{Api, Client};
-use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use serde_json::{Value, json};
 
-/// What the image holds; NVIDIA's character devices have this number, and no driver is behind them here.
+/// Busybox.
 pub(crate) const IMAGE: &str = CANARY_IMAGE;
-const NVIDIA_MAJOR: u32 = 195;
 const GPUS: u32 = 3;
 /// Time limit of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -35,51 +32,39 @@ pub(crate) struct HostUnderTest {
     site: Option<SiteDelivery>,
     pub(crate) settings: SiteSettings,
     pub(crate) state: tempfile::TempDir,
-    cdi: PathBuf,
-    devices: Vec<PathBuf>,
+    gpus: ContainerGpus,
 }
 
 /// Whether this machine can run containers; says what is missing.
 pub(crate) fn can_run(test: &str) -> bool {
-    let mut missing = missing_for_canary_image();
-    if !rustix::process::geteuid().is_root() {
-        missing.push("root".to_owned());
-    }
-    if std::process::Command::new("podman").arg("--version").output().is_err() {
-        missing.push("podman (scripts/system-packages installs it)".to_owned());
-    }
-    let subuid = fs::read_to_string("/etc/subuid").unwrap_or_default();
-    if !subuid.lines().any(|line| line.starts_with("containers:")) {
-        missing.push("a line for containers in /etc/subuid (scripts/system-packages writes it)".to_owned());
-    }
-    requirements::met(test, &missing)
+    requirements::met(test, &missing_for_containers())
 }
 
 impl HostUnderTest {
     /// Starts a site with three GPUs.
     pub(crate) async fn start() -> Self {
-        let number = SITES.fetch_add(1, Ordering::Relaxed);
-        let vendor = format!("comity-test-{}-{number}", std::process::id());
-        let devices: Vec<PathBuf> = (0..GPUS).map(|gpu| PathBuf::from(format!("/dev/{vendor}-{gpu}"))).collect();
-        let gpus: Vec<Value> = (0..).zip(&devices).map(|(gpu, path)| fake_gpu(path, gpu)).collect();
-        let cdi = PathBuf::from(format!("/var/run/cdi/{vendor}.json"));
-        fs::create_dir_all("/var/run/cdi").unwrap();
-        let spec = json!({ "cdiVersion": "0.5.0", "kind": format!("{vendor}/gpu"), "devices": gpus });
-        fs::write(&cdi, spec.to_string()).unwrap();
-        let settings = SiteSettings {
-            devices: format!("{vendor}/gpu"),
-            local_images: vec!["comity.local/*".to_owned()],
-            ..SiteSettings::default()
-        };
+        Self::start_with(SiteSettings::default()).await
+    }
+
+    /// As [`start`](Self::start), with other settings.
+    pub(crate) async fn start_with(settings: SiteSettings) -> Self {
+        let gpus = ContainerGpus::make(&format!("test-{}", SITES.fetch_add(1, Ordering::Relaxed)), GPUS).unwrap();
+        let local_images = vec!["comity.local/*".to_owned()];
+        let settings = SiteSettings { devices: gpus.kind.clone(), local_images, ..settings };
         let state = tempfile::tempdir().unwrap();
         let site = open(state.path(), &settings).await;
-        let host = Self { site: Some(site), settings, state, cdi, devices };
+        let host = Self { site: Some(site), settings, state, gpus };
         let scratch = tempfile::tempdir().unwrap();
         let archive = scratch.path().join("image.tar");
         fs::create_dir(scratch.path().join("root")).unwrap();
         write_canary_image(&scratch.path().join("root"), &archive).unwrap();
         host.podman(&["load", "--quiet", "--input", archive.to_str().unwrap()]);
         host
+    }
+
+    /// Beginning of the paths of the GPUs' device nodes.
+    pub(crate) fn gpu_path(&self) -> &str {
+        &self.gpus.path
     }
 
     /// Ends the agent's part, and starts it again; containers go on.
@@ -124,29 +109,19 @@ impl HostUnderTest {
 
 impl Drop for HostUnderTest {
     fn drop(&mut self) {
-        for file in self.devices.iter().chain([&self.cdi]) {
-            _ = fs::remove_file(file);
+        let run = |arguments: &[&str]| podman_command(&self.settings, self.state.path()).args(arguments).output();
+        for arguments in [&["rm", "--force", "--all", "--time=0"][..], &["rmi", "--force", "--all"]] {
+            _ = run(arguments);
         }
-        let remove =
-            podman_command(&self.settings, self.state.path()).args(["rm", "--force", "--all", "--time=0"]).output();
-        let forget = podman_command(&self.settings, self.state.path()).args(["rmi", "--force", "--all"]).output();
-        drop((remove, forget));
+        let command = podman_command(&self.settings, self.state.path());
+        let folder = command.get_args().find_map(|argument| argument.to_str()?.strip_prefix("--runroot="));
+        _ = fs::remove_dir_all(folder.expect("it has one"));
     }
 }
 
 async fn open(state: &Path, settings: &SiteSettings) -> SiteDelivery {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::new());
     SiteDelivery::start(state, Some(settings.clone()), clock, Arc::new(SystemEntropy)).await.unwrap()
-}
-
-/// A device node, as a CDI device. Opening it says ENXIO, for want of a driver, where the container may use it, and
-/// EPERM where it may not.
-fn fake_gpu(path: &Path, gpu: u32) -> Value {
-    mknodat(CWD, path, FileType::CharacterDevice, Mode::from_raw_mode(0o666), makedev(NVIDIA_MAJOR, gpu)).unwrap();
-    fs::set_permissions(path, fs::Permissions::from_mode(0o666)).unwrap();
-    // In a user namespace the runtime binds the node of the same path on the host.
-    let node = json!({ "path": path, "type": "c", "major": NVIDIA_MAJOR, "minor": gpu, "permissions": "rw" });
-    json!({ "name": gpu.to_string(), "containerEdits": { "deviceNodes": [node] } })
 }
 
 /// A lease of this host for an hour: two cores and 512 MiB for each GPU.

@@ -78,6 +78,8 @@ async fn kubectl_runs_pods_on_a_host_without_kubernetes() {
     assert!(output.stderr.starts_with(b"no\n"), "{output:?}");
     let with_input = ["exec", "--stdin", "long", "--", "/bin/sh", "-c", "while read line; do echo got $line; done"];
     assert_eq!(kubectl.with_input(&with_input, "one\ntwo\n"), "got one\ngot two\n");
+    kubectl.run(&["delete", "pod", "long", "--dry-run=server"]);
+    kubectl.run(&["get", "pod", "long"]);
     kubectl.run(&["delete", "pod", "long", "--grace-period=0", "--force"]);
     let table = kubectl.run(&["get", "pods"]);
     assert!(table.contains("train") && table.contains("0/1") && table.contains("Completed"), "{table}");
@@ -85,6 +87,7 @@ async fn kubectl_runs_pods_on_a_host_without_kubernetes() {
     assert!(quota.contains("requests.nvidia.com/gpu: 0/1"), "{quota}");
     kubectl.run(&["create", "configmap", "settings", "--from-literal=a=1"]);
     kubectl.run(&["create", "secret", "generic", "keys", "--from-literal=token=x"]);
+    kubectl.run(&["delete", "configmap", "settings", "--dry-run=server"]);
     let manifest = folder.path().join("map.yaml");
     std::fs::write(&manifest, "{apiVersion: v1, kind: ConfigMap, metadata: {name: settings}, data: {a: \"2\"}}")
         .unwrap();

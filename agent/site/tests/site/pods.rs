@@ -3,13 +3,15 @@
 use std::time::{Duration, Instant};
 
 use comity_agent_delivery::DonorDelivery as _;
+use comity_agent_site::SiteSettings;
+use comity_testkit::{OciRegistry, requirements};
 use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::host_under_test::{HostUnderTest, can_run, has_ended, is_running};
+use crate::host_under_test::{HostUnderTest, IMAGE, can_run, has_ended, is_running};
 
 /// Limits of a container.
 fn limits(cpu: &str, memory: &str, gpus: u32) -> Value {
@@ -30,8 +32,11 @@ async fn pods_run_on_exactly_the_devices_of_their_lease() {
     }
     let host = HostUnderTest::start().await;
     let lease = host.lend(1, &[0, 2]).await;
-    let look = "for gpu in 0 1 2; do for path in /dev/comity-test-*-$gpu; do \
-                if [ -e $path ]; then echo gpu $gpu; (: < $path) 2>&1; fi; done; done; exec /bin/sleep 60";
+    let look = format!(
+        "for gpu in 0 1 2; do if [ -e {path}$gpu ]; then echo gpu $gpu; (: < {path}$gpu) 2>&1; fi; done; exec /bin/sleep 60",
+        path = host.gpu_path()
+    );
+    let look = look.as_str();
     for name in ["first", "second"] {
         lease.run(name, look, limits("500m", "64Mi", 1)).await.unwrap();
     }
@@ -85,7 +90,7 @@ async fn a_pod_gets_its_variables_files_and_arguments_and_its_end_is_told() {
                   read line < /etc/keys/token; echo $line; read line < /work/made-by-init; echo $line; \
                   echo more > /work/x && exit 3";
     let more = json!({ "metadata": { "labels": { "app": "t" } }, "spec": {
-        "initContainers": [{ "name": "prepare", "image": crate::host_under_test::IMAGE,
+        "initContainers": [{ "name": "prepare", "image": IMAGE,
             "command": ["/bin/sh", "-c", "echo prepared > /work/made-by-init"],
             "volumeMounts": [{ "name": "work", "mountPath": "/work" }] }],
         "volumes": [
@@ -130,7 +135,8 @@ async fn a_pod_gets_its_variables_files_and_arguments_and_its_end_is_told() {
     assert_eq!(log, expected);
     let tail = LogParams { tail_lines: Some(1), timestamps: true, ..LogParams::default() };
     let tail = lease.pods().logs("train", &tail).await.unwrap();
-    assert!(tail.ends_with("Z prepared\n") || tail.contains("prepared") && tail.starts_with("20"), "{tail}");
+    let (time, line) = tail.split_once(' ').unwrap();
+    assert!(time.parse::<jiff::Timestamp>().is_ok() && line == "prepared\n", "{tail}");
     // No Secret is in a command line or a record of podman.
     let inspected = host.podman(&["inspect", "--type=container", host.podman(&["ps", "-aq"]).lines().next().unwrap()]);
     assert!(!inspected.contains("s3cret"), "{inspected}");
@@ -211,4 +217,61 @@ async fn pods_outlive_the_agent() {
     assert_eq!(container.restart_count, 0);
     host.site().remove(LeaseId(1)).await.unwrap();
     host.assert_empty();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_image_comes_from_a_registry_that_the_owner_named() {
+    let test = "an_image_comes_from_a_registry_that_the_owner_named";
+    if !can_run(test) || !requirements::met(test, &OciRegistry::missing()) {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let registry = OciRegistry::start(home.path()).unwrap();
+    let registries = vec![registry.address.to_string()];
+    let host = HostUnderTest::start_with(SiteSettings { registries, ..SiteSettings::default() }).await;
+    let image = format!("{}/lab/busybox:1", registry.address);
+    host.podman(&["push", "--quiet", IMAGE, &image]);
+    let lease = host.lend(1, &[0]).await;
+    let from = |image: &str| json!({ "spec": { "containers": [{ "image": image }] } });
+    lease.run("pulled", "echo it runs", from(&image)).await.unwrap();
+    let (phase, _, log) = lease.ended("pulled").await;
+    assert_eq!((phase.as_str(), log.as_str()), ("Succeeded", "it runs\n"));
+    lease.run("absent", "true", from(&format!("{}/lab/nothing:1", registry.address))).await.unwrap();
+    let waits = lease.wait("absent", |status| serde_json::to_string(status).unwrap().contains("ErrImagePull")).await;
+    let message = serde_json::to_value(waits).unwrap()["containerStatuses"][0]["state"]["waiting"]["message"].clone();
+    assert!(message.as_str().unwrap().ends_with("there is no such image"), "{message}");
+    host.site().remove(LeaseId(1)).await.unwrap();
+    host.assert_empty();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deep_folders_of_a_guest_are_removed_like_others() {
+    if !can_run("deep_folders_of_a_guest_are_removed_like_others") {
+        return;
+    }
+    let host = HostUnderTest::start().await;
+    let lease = host.lend(1, &[0]).await;
+    let more = json!({ "spec": { "volumes": [{ "name": "work", "emptyDir": {} }],
+        "containers": [{ "volumeMounts": [{ "name": "work", "mountPath": "/work" }] }] } });
+    lease.run("deep", "exec /bin/sleep 600", more).await.unwrap();
+    lease.wait("deep", is_running).await;
+    // Deeper than one descriptor for each level allows, under a common limit of 1,024.
+    for folder in ["/work", "/bin"] {
+        nest(&host, folder, 3_000);
+    }
+    lease.delete("deep", 0).await;
+    host.site().remove(LeaseId(1)).await.unwrap();
+    host.assert_empty();
+}
+
+/// Nests folders in a container, from outside: its image has no mkdir.
+fn nest(host: &HostUnderTest, folder: &str, depth: u32) {
+    let names = host.podman(&["ps", "--format={{.Names}}"]);
+    let pid = host.podman(&["inspect", "--format={{.State.Pid}}", names.trim()]);
+    let script = format!(
+        "cd /proc/{}/root{folder} && i=0; while [ $i -lt {depth} ]; do mkdir d && cd -P d || exit 1; i=$((i+1)); done",
+        pid.trim()
+    );
+    let status = std::process::Command::new("busybox").args(["sh", "-c", &script]).status().unwrap();
+    assert!(status.success(), "{folder}");
 }
