@@ -257,7 +257,7 @@ async fn deep_folders_of_a_guest_are_removed_like_others() {
     lease.wait("deep", is_running).await;
     // Deeper than one descriptor for each level allows, under a common limit of 1,024.
     for folder in ["/work", "/bin"] {
-        nest(&host, folder, 3_000);
+        nest(&host, folder, 1_500);
     }
     lease.delete("deep", 0).await;
     host.site().remove(LeaseId(1)).await.unwrap();
