@@ -18,6 +18,7 @@ mod answers;
 mod api;
 mod cdi;
 mod certificate;
+mod container_maker;
 mod container_status;
 mod environment;
 mod held;

@@ -54,6 +54,11 @@ pub(crate) struct PodEntry {
 }
 
 impl PodEntry {
+    /// Its uid.
+    pub(crate) fn uid(&self) -> &str {
+        self.pod.metadata.uid.as_deref().unwrap_or_default()
+    }
+
     /// Whether its containers have ended for good.
     pub(crate) fn has_ended(&self) -> bool {
         let phase = self.pod.status.as_ref().and_then(|status| status.phase.as_deref());

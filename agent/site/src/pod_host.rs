@@ -142,6 +142,14 @@ impl PodHost {
             return Err(Refused::Invalid(PodRefusal { field: "pod".to_owned(), reason }));
         }
         let plan = PodPlan::read(manifest, &share.resource).map_err(Refused::Invalid)?;
+        let inits = plan.inits.iter().enumerate();
+        let inits = inits.map(|(index, container)| (format!("spec.initContainers[{index}].image"), container));
+        for (field, container) in inits.chain([("spec.containers[0].image".to_owned(), &plan.main)]) {
+            if !host.settings.is_local(&container.image) {
+                let refused = |reason| Refused::Invalid(PodRefusal { field, reason });
+                host.settings.reference(&container.image).map_err(refused)?;
+            }
+        }
         let invalid = |field: &str, reason: String| Refused::Invalid(PodRefusal { field: field.to_owned(), reason });
         let mut pod: Pod = serde_json::from_value(manifest.clone())
             .map_err(|error| invalid("metadata", format!("it cannot be read: {error}")))?;

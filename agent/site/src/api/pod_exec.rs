@@ -26,9 +26,9 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use super::Site;
 use super::pods::find;
 use crate::answers::{Caller, Refusal};
+use crate::container_maker::container_name;
 use crate::lease_seats::MAX_COMMANDS;
 use crate::pod_plan::PodPlan;
-use crate::pod_runner::container_name;
 use crate::podman::ExecOptions;
 
 /// Versions of the protocol, best first. The later one can close a channel: without it standard input never ends.

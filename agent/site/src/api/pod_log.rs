@@ -11,8 +11,8 @@ use tokio::io::AsyncReadExt as _;
 use super::Site;
 use super::pods::find;
 use crate::answers::{Caller, Refusal, is_true, number, parameters};
+use crate::container_maker::container_name;
 use crate::pod_plan::PodPlan;
-use crate::pod_runner::container_name;
 use crate::podman::LogOptions;
 
 /// Size of the parts in which a log is sent.

@@ -60,7 +60,7 @@ mod tests {
     fn only_what_containers_can_be_given_is_offered() {
         let nodes = checked(&node("pc", "{timeSlicing: {replicas: 4}}")).unwrap();
         assert!(nodes[0].enforces.unwrap().devices);
-        assert!(checked("[]").unwrap().is_empty());
+        assert!(checked("  []\n").unwrap().is_empty());
         let two = node("a", "exclusive") + &node("b", "exclusive");
         assert!(checked(&two).unwrap_err().contains("hosts.yaml: it has 2 nodes"));
         let mig = checked(&node("a", "{mig: {instances: {1g.10gb: 7}}}")).unwrap_err();
