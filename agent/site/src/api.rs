@@ -1,11 +1,15 @@
 //! The API of a lease: the part of Kubernetes' that `kubectl`, client libraries and the origin's agent need to run pods.
 
+mod authenticate;
 mod delete_options;
 mod discovery;
 mod object_body;
+mod one_pod;
 mod pod_exec;
 mod pod_list;
 mod pod_log;
+mod pod_selector;
+mod pod_table;
 mod pod_watch;
 mod pods;
 mod quota;
@@ -24,7 +28,6 @@ use crate::lease_seats::LeaseSeats;
 use crate::leases::Leases;
 use crate::objects::ObjectKind;
 use crate::pod_host::PodHost;
-use crate::server::authenticate;
 
 /// Largest body: a ConfigMap of 1 MiB in base64.
 const MAX_BODY: usize = 2 << 20;
@@ -81,6 +84,6 @@ pub(crate) fn router(site: Site) -> Router {
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "this host does not do that with this object")
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
-        .layer(middleware::from_fn_with_state(site.clone(), authenticate))
+        .layer(middleware::from_fn_with_state(site.clone(), authenticate::authenticate))
         .with_state(site)
 }

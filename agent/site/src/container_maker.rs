@@ -8,9 +8,9 @@ use comity_types::LeaseId;
 use serde_json::{Map, Value, json};
 
 use crate::environment::{Sources, expanded, holds_secret};
+use crate::host_parts::HostParts;
 use crate::objects::ObjectKind;
 use crate::pod_book::PodEntry;
-use crate::pod_host::PodHost;
 use crate::pod_plan::{ContainerPlan, MountPlan, PodPlan, VolumePlan};
 use crate::podman::{ContainerSpec, PodmanError};
 
@@ -26,7 +26,7 @@ pub(crate) struct NotStarted(pub(crate) &'static str, pub(crate) String);
 
 /// Makes containers of one pod.
 pub(crate) struct ContainerMaker<'a> {
-    pub(crate) host: &'a PodHost,
+    pub(crate) host: &'a HostParts,
     pub(crate) lease: LeaseId,
     pub(crate) plan: &'a PodPlan,
     pub(crate) entry: &'a PodEntry,

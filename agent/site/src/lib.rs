@@ -22,6 +22,7 @@ mod container_maker;
 mod container_status;
 mod environment;
 mod held;
+mod host_parts;
 mod lease_seats;
 mod leases;
 mod objects;
@@ -58,7 +59,7 @@ use self::pod_host::PodHost;
 pub use self::settings::SiteSettings;
 
 /// Folder of the site's records in the agent's state folder.
-const FOLDER: &str = "site";
+const SITE_FOLDER: &str = "site";
 
 /// Checks what `comity-agent doctor` tells about a site: podman can hold guests, and each of the first `devices` GPUs has
 /// a CDI device.
@@ -66,7 +67,7 @@ const FOLDER: &str = "site";
 /// # Errors
 /// A sentence.
 pub async fn check(settings: &SiteSettings, state_dir: &Path, devices: u32) -> Result<(), String> {
-    podman::Podman::open(settings, &state_dir.join(FOLDER)).await.map_err(|error| error.to_string())?;
+    podman::Podman::open(settings, &state_dir.join(SITE_FOLDER)).await.map_err(|error| error.to_string())?;
     check_devices(&settings.devices, 0..devices)
 }
 
@@ -84,7 +85,7 @@ fn check_devices(kind: &str, devices: impl Iterator<Item = u32>) -> Result<(), S
 /// podman on the store of a site's guests, for the owner of the host: to load images, or to look at containers.
 #[must_use]
 pub fn podman_command(settings: &SiteSettings, state_dir: &Path) -> std::process::Command {
-    podman::PodmanStore::new(settings, &state_dir.join(FOLDER)).command()
+    podman::PodmanStore::new(settings, &state_dir.join(SITE_FOLDER)).command()
 }
 
 /// A running site. Dropping it ends its API; containers go on, and the next agent finds them.
@@ -109,7 +110,7 @@ impl SiteDelivery {
     ) -> Result<Self, DeliveryError> {
         const OPERATION: &str = "start the site API";
         let failed = |error: String| DeliveryError::temporary(OPERATION, error);
-        let dir = state_dir.join(FOLDER);
+        let dir = state_dir.join(SITE_FOLDER);
         atomic_file::create_private_dir(&dir).map_err(|error| failed(error.to_string()))?;
         let identity = certificate::open(&dir, clock.now()).map_err(|error| failed(error.to_string()))?;
         let host = match settings {

@@ -15,8 +15,8 @@ use serde_json::{Map, Value, json};
 const MAX_OBJECTS: usize = 256;
 /// Largest object in bytes, as in Kubernetes.
 const MAX_OBJECT_BYTES: usize = 1 << 20;
-const MAX_FILE_BYTES: u64 = 2 << 20;
-const FOLDER: &str = "objects";
+const MAX_STORED_OBJECT_BYTES: u64 = 2 << 20;
+const OBJECTS_FOLDER: &str = "objects";
 
 /// A kind of object that pods read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -93,7 +93,7 @@ pub(crate) struct Objects {
 impl Objects {
     /// Reads all files. Blocks.
     pub(crate) fn open(state: &Path) -> Result<Self, String> {
-        let dir = state.join(FOLDER);
+        let dir = state.join(OBJECTS_FOLDER);
         atomic_file::create_private_dir(&dir).map_err(|error| error.to_string())?;
         let mut all = BTreeMap::new();
         for entry in std::fs::read_dir(&dir).map_err(|error| error.to_string())? {
@@ -101,7 +101,7 @@ impl Objects {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let bytes = atomic_file::read_bounded(&path, MAX_FILE_BYTES).map_err(|error| error.to_string())?;
+            let bytes = atomic_file::read_bounded(&path, MAX_STORED_OBJECT_BYTES).map_err(|error| error.to_string())?;
             // The error might quote a Secret.
             let stored: StoredObject = serde_json::from_slice(&bytes)
                 .map_err(|_| format!("{} cannot be read; restore or remove it", path.display()))?;
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(again.data(LeaseId(1), ObjectKind::ConfigMap, "s").unwrap()["b"], [0, 1]);
         assert!(again.get(LeaseId(2), ObjectKind::Secret, "s").is_none());
         again.remove_all(LeaseId(1)).unwrap();
-        assert_eq!(std::fs::read_dir(dir.path().join(FOLDER)).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(dir.path().join(OBJECTS_FOLDER)).unwrap().count(), 0);
     }
 
     #[test]

@@ -20,8 +20,8 @@ use crate::held::Held;
 pub(crate) const MAX_PODS: usize = 128;
 /// Changes that a watch can catch up on.
 const MAX_HISTORY: usize = 256;
-const MAX_FILE_BYTES: u64 = 4 << 20;
-const FOLDER: &str = "pods";
+const MAX_STORED_POD_BYTES: u64 = 4 << 20;
+const PODS_FOLDER: &str = "pods";
 
 /// A pod's name within its lease.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -121,7 +121,7 @@ pub(crate) struct PodBook {
 impl PodBook {
     /// Reads all files. Blocks.
     pub(crate) fn open(state: &Path, clock: &dyn Clock) -> Result<Self, String> {
-        let dir = state.join(FOLDER);
+        let dir = state.join(PODS_FOLDER);
         atomic_file::create_private_dir(&dir).map_err(|error| error.to_string())?;
         let mut all = BTreeMap::new();
         for entry in std::fs::read_dir(&dir).map_err(|error| error.to_string())? {
@@ -129,7 +129,7 @@ impl PodBook {
             if path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
-            let bytes = atomic_file::read_bounded(&path, MAX_FILE_BYTES).map_err(|error| error.to_string());
+            let bytes = atomic_file::read_bounded(&path, MAX_STORED_POD_BYTES).map_err(|error| error.to_string());
             let stored = bytes.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
             let stored: StoredPod = match stored {
                 Ok(stored) => stored,
@@ -296,7 +296,7 @@ impl PodBook {
     fn write(&self, lease: LeaseId, pod: &Pod, held: &Held, resource: &str) -> Result<(), BookError> {
         let stored = StoredPod { lease, pod: pod.clone(), held: held.clone(), resource: resource.to_owned() };
         let bytes = serde_json::to_vec(&stored).map_err(|error| BookError::Disk(error.to_string()))?;
-        if bytes.len() as u64 > MAX_FILE_BYTES {
+        if bytes.len() as u64 > MAX_STORED_POD_BYTES {
             return Err(BookError::Disk(format!("it has {} bytes", bytes.len())));
         }
         atomic_file::write(&self.path(pod), &bytes, atomic_file::PRIVATE)

@@ -1,6 +1,7 @@
 //! Runs the pods of leases as containers of this host.
 
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,20 +10,19 @@ use comity_runtime::atomic_file;
 use comity_runtime::clock::Clock;
 use comity_runtime::entropy::Entropy;
 use comity_types::LeaseId;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::container_status::new_status;
 use crate::held::Held;
+use crate::host_parts::HostParts;
 use crate::objects::Objects;
 use crate::pod_book::{BookError, PodBook, PodKey};
 use crate::pod_plan::{PodPlan, PodRefusal};
 use crate::pod_runner::PodRunner;
-use crate::podman::{Podman, PodmanError, remove_tree};
+use crate::podman::{Podman, PodmanError};
 use crate::settings::SiteSettings;
 
 /// Longest grace of pods whose lease has ended.
@@ -60,17 +60,20 @@ pub(crate) struct LeaseShare {
     pub(crate) all: Held,
 }
 
-/// The host, its containers and its records.
+/// The host, and the tasks that run its pods.
 pub(crate) struct PodHost {
-    pub(crate) podman: Podman,
-    pub(crate) book: PodBook,
-    pub(crate) objects: Objects,
-    pub(crate) settings: SiteSettings,
-    pub(crate) volumes: PathBuf,
-    pub(crate) clock: Arc<dyn Clock>,
+    parts: Arc<HostParts>,
     entropy: Arc<dyn Entropy>,
     tasks: TaskTracker,
     stopping: CancellationToken,
+}
+
+impl Deref for PodHost {
+    type Target = HostParts;
+
+    fn deref(&self) -> &HostParts {
+        &self.parts
+    }
 }
 
 impl PodHost {
@@ -87,7 +90,8 @@ impl PodHost {
         let book = PodBook::open(state, clock.as_ref()).map_err(HostError::Files)?;
         let objects = Objects::open(state).map_err(HostError::Files)?;
         let (tasks, stopping) = (TaskTracker::new(), CancellationToken::new());
-        let host = Arc::new(Self { podman, book, objects, settings, volumes, clock, entropy, tasks, stopping });
+        let parts = Arc::new(HostParts { podman, book, objects, settings, volumes, clock });
+        let host = Arc::new(Self { parts, entropy, tasks, stopping });
         // What cannot be removed now keeps no lease from being ended.
         if let Err(error) = host.remove_orphans().await {
             tracing::warn!(%error, "what is left of pods cannot be removed");
@@ -114,19 +118,6 @@ impl PodHost {
             self.remove_all_of(uid).await?;
         }
         Ok(())
-    }
-
-    /// Removes containers, secrets and files of a pod, by its uid.
-    pub(crate) async fn remove_all_of(&self, uid: &str) -> Result<(), PodmanError> {
-        for name in self.podman.containers_of(uid).await? {
-            self.podman.remove(&name).await?;
-        }
-        let beginning = format!("comity-{uid}-");
-        for secret in self.podman.secrets().await?.iter().filter(|name| name.starts_with(&beginning)) {
-            self.podman.remove_secret(secret).await?;
-        }
-        remove_tree(&self.volumes.join(format!("{uid}.auth"))).await?;
-        remove_tree(&self.volumes.join(uid)).await
     }
 
     /// Takes a pod of a lease, and starts it. `manifest` is the pod as its author wrote it; warnings are for them.
@@ -201,14 +192,8 @@ impl PodHost {
         self.objects.remove_all(lease).map_err(|error| error.to_string())
     }
 
-    /// The time, as Kubernetes writes it: in whole seconds.
-    pub(crate) fn now(&self) -> Time {
-        let seconds = i64::try_from(self.clock.unix_ms() / 1_000).unwrap_or_default();
-        Time(Timestamp::from_second(seconds).unwrap_or_default())
-    }
-
     fn spawn(host: &Arc<Self>, key: PodKey) {
-        let (runner, stopping) = (PodRunner::new(Arc::clone(host), key), host.stopping.clone());
+        let (runner, stopping) = (PodRunner::new(Arc::clone(&host.parts), key), host.stopping.clone());
         host.tasks.spawn(async move { stopping.run_until_cancelled(runner.run()).await });
     }
 

@@ -12,8 +12,8 @@ use tokio::sync::watch;
 
 use crate::container_maker::{ContainerMaker, NotStarted, container_name};
 use crate::container_status::{container_mut, container_ref, running, set_conditions, terminated, waiting};
+use crate::host_parts::HostParts;
 use crate::pod_book::{PodEntry, PodKey, Stop};
-use crate::pod_host::PodHost;
 use crate::pod_plan::{ContainerPlan, PodPlan, RestartPolicy};
 use crate::podman::{ContainerState, Exit, PodmanError};
 
@@ -35,12 +35,12 @@ enum Outcome {
 
 /// Runs one pod.
 pub(crate) struct PodRunner {
-    host: Arc<PodHost>,
+    host: Arc<HostParts>,
     key: PodKey,
 }
 
 impl PodRunner {
-    pub(crate) const fn new(host: Arc<PodHost>, key: PodKey) -> Self {
+    pub(crate) const fn new(host: Arc<HostParts>, key: PodKey) -> Self {
         Self { host, key }
     }
 

@@ -4,12 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
-use futures::StreamExt as _;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,16 +11,10 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use super::answers::{Caller, Refusal};
-use super::api::Site;
-use super::lease_seats::MAX_REQUESTS;
-
 /// Most concurrent connections.
 const MAX_CONNECTIONS: usize = 1_024;
 /// Time limit of the TLS handshake, and of reading a request's head.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit of reading a request's body and of the answer's head.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest life of a connection, and so of a followed log.
 const CONNECTION_LIFE: Duration = Duration::from_secs(4 * 3_600);
 /// Pause after `accept` fails, as it does when file descriptors run out.
@@ -69,29 +57,4 @@ async fn serve_one(stream: TcpStream, acceptor: TlsAcceptor, router: Router) -> 
         .with_upgrades()
         .await
         .map_err(|error| error.to_string())
-}
-
-/// Lets only requests with the token of a lease pass, tells whose it is, and takes one of the lease's seats until the
-/// answer is sent.
-pub(super) async fn authenticate(State(site): State<Site>, mut request: Request, next: Next) -> Response {
-    let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let token = header.and_then(|value| value.strip_prefix("Bearer "));
-    let Some((lease, record)) = token.and_then(|token| site.leases.authenticate(token)) else {
-        let message = "the token is not that of a lease that runs";
-        return Refusal::new(StatusCode::UNAUTHORIZED, message).into_response();
-    };
-    let Some(seat) = site.seats.request(lease) else {
-        let message = format!("{MAX_REQUESTS} requests of {lease} are under way; end a watch or a followed log");
-        return Refusal::new(StatusCode::TOO_MANY_REQUESTS, message).into_response();
-    };
-    request.extensions_mut().insert(Caller { lease, record });
-    match tokio::time::timeout(ANSWER_TIMEOUT, next.run(request)).await {
-        Ok(response) => response.map(|body| {
-            Body::from_stream(body.into_data_stream().map(move |part| {
-                let _seat = &seat;
-                part
-            }))
-        }),
-        Err(_) => Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request took too long").into_response(),
-    }
 }

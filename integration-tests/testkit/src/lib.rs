@@ -70,14 +70,13 @@ mod kubeconfig;
 mod kubectl;
 pub mod liqo_controllers;
 mod mig_manager;
-mod oci_registry;
 mod pki;
 mod port;
 mod process;
 pub mod real_clusters;
 pub mod requirements;
-mod signed_git;
 mod simulated_node;
+mod sources;
 mod tenant_attempts;
 pub mod timing;
 
@@ -92,15 +91,15 @@ pub use image::python_image::{PYTHON_IMAGE, missing_for_python_image, write_pyth
 pub use kubectl::KubectlError;
 pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};
 pub use mig_manager::MigLayouts;
-pub use oci_registry::OciRegistry;
 pub use pki::PkiError;
 pub use process::{SweepError, sweep_stale};
 pub use real_clusters::{
     Board, Cni, GpuBox, LimitsEnforcement, Line, LiqoCluster, LiqoConfig, MigStrategy, RealCluster, RealClusters,
     RealClustersConfig, RealClustersError, SharedName, VisibleDevices, Where,
 };
-pub use signed_git::SignedGit;
 pub use simulated_node::SimulatedNode;
+pub use sources::oci_registry::OciRegistry;
+pub use sources::signed_git::SignedGit;
 pub use tenant_attempts::{AttackedLease, Attempt, Protection, Refusal};
 
 /// Whether `COMITY_TESTKIT_KEEP` is set, which keeps files and logs of stopped clusters.

@@ -24,7 +24,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
 use super::Site;
-use super::pods::find;
+use super::one_pod::find;
 use crate::answers::{Caller, Refusal};
 use crate::container_maker::container_name;
 use crate::lease_seats::MAX_COMMANDS;

@@ -9,14 +9,14 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::io::AsyncReadExt as _;
 
 use super::Site;
-use super::pods::find;
+use super::one_pod::find;
 use crate::answers::{Caller, Refusal, is_true, number, parameters};
 use crate::container_maker::container_name;
 use crate::pod_plan::PodPlan;
 use crate::podman::LogOptions;
 
 /// Size of the parts in which a log is sent.
-const PART: usize = 32 << 10;
+const LOG_PART: usize = 32 << 10;
 
 /// `GET …/pods/{name}/log`, with Kubernetes' parameters but `previous`.
 pub(super) async fn get(
@@ -72,7 +72,7 @@ pub(super) async fn get(
         .logs(&container_name(&entry, index), &options)
         .map_err(|error| Refusal::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()))?;
     let parts = stream::try_unfold((log, limit), |(mut log, left)| async move {
-        let mut part = vec![0; PART.min(usize::try_from(left).unwrap_or(PART))];
+        let mut part = vec![0; LOG_PART.min(usize::try_from(left).unwrap_or(LOG_PART))];
         let read = log.output.read(&mut part).await?;
         if read == 0 {
             return Ok::<_, std::io::Error>(None);

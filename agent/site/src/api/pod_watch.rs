@@ -14,8 +14,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Site;
-use super::pod_list::{Selector, pods_table};
-use super::pods::as_object;
+use super::one_pod::as_object;
+use super::pod_selector::Selector;
+use super::pod_table::pods_table;
 use crate::answers::{Refusal, number};
 use crate::pod_book::ChangeKind;
 use crate::pod_host::PodHost;

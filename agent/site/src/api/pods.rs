@@ -7,15 +7,15 @@ use axum::body::Bytes;
 use axum::extract::{Extension, Path, RawQuery, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 use super::Site;
 use super::delete_options::{delete_options, is_dry_run};
 use super::object_body::json_object;
-use super::pod_list::pods_table;
+use super::one_pod::{as_object, find};
+use super::pod_table::pods_table;
 use crate::answers::{Caller, Refusal, wants_table};
-use crate::pod_book::{BookError, PodEntry, PodKey};
+use crate::pod_book::{BookError, PodKey};
 use crate::pod_host::{LeaseShare, PodHost, Refused};
 use crate::pod_plan::{MAX_GRACE, PodPlan};
 
@@ -93,20 +93,6 @@ pub(super) async fn delete(
     let grace = options.grace.map_or(own, |grace| grace.min(MAX_GRACE));
     let deleted = host.book.delete(&key, grace, host.now()).map_err(|error| book_refusal(&name, &error))?;
     Ok(Json(as_object(&deleted.unwrap_or(entry.pod))))
-}
-
-/// A pod of the caller.
-pub(super) fn find(site: &Site, caller: &Caller, namespace: &str, name: &str) -> Result<(PodKey, PodEntry), Refusal> {
-    caller.check(namespace)?;
-    let key = PodKey { lease: caller.lease, name: name.to_owned() };
-    let entry = site.host()?.book.entry(&key).ok_or_else(|| Refusal::not_found("pods", name))?;
-    Ok((key, entry))
-}
-
-/// A pod as the API writes it.
-pub(super) fn as_object(pod: &Pod) -> Value {
-    // Only maps with keys other than strings cannot be written.
-    serde_json::to_value(pod).unwrap_or_default()
 }
 
 fn refused(name: &Value, error: &Refused) -> Refusal {

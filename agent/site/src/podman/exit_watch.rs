@@ -6,7 +6,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tokio::net::unix::pipe;
 
 /// Pause where the kernel has no pidfd.
-const POLL: Duration = Duration::from_millis(500);
+const UNWATCHED_PAUSE: Duration = Duration::from_millis(500);
 /// podman records the end of a container shortly after its process has ended.
 const RECORDED: Duration = Duration::from_millis(20);
 
@@ -30,7 +30,7 @@ impl ExitWatch {
                 _ = file.readable().await;
                 tokio::time::sleep(RECORDED).await;
             }
-            None => tokio::time::sleep(POLL).await,
+            None => tokio::time::sleep(UNWATCHED_PAUSE).await,
         }
     }
 }

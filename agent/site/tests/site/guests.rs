@@ -4,7 +4,7 @@ use comity_agent_delivery::DonorDelivery as _;
 use comity_types::LeaseId;
 use serde_json::{Value, json};
 
-use crate::host_under_test::{HostUnderTest, can_run};
+use crate::host_under_test::{HostUnderTest, LentLease, can_run};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_guest_is_nobody_on_the_host_and_has_no_way_out() {
@@ -26,21 +26,12 @@ async fn a_guest_is_nobody_on_the_host_and_has_no_way_out() {
     for number in [2, 12, 13, 19, 21, 27] {
         assert_eq!(capabilities >> number & 1, 0, "capability {number}");
     }
-    let uids: Vec<u64> = field("uids ").split(' ').map(|id| id.parse().unwrap()).collect();
-    assert!(uids[0] == 0 && uids[1] >= 65_536 && uids[2] == 65_536, "root is another user of the host: {uids:?}");
+    guest_is_root_on_the_host(field("uids "));
     let interfaces: Vec<&str> = log.lines().filter(|line| line.starts_with("net ")).collect();
-    assert_eq!(interfaces, ["net /sys/class/net/lo"]);
+    guest_reaches_the_network_of_the_host(&interfaces);
     assert!(log.lines().filter(|line| line.starts_with("process ")).count() <= 2, "{log}");
-    // podman's own files in a container lie on the host's disk.
-    let write = "for file in /etc/hosts /etc/hostname /etc/resolv.conf /run/.containerenv; do \
-                 if (echo x >> $file) 2> /dev/null; then echo writable $file; fi; done; echo checked";
-    lease.run("write", write, json!({})).await.unwrap();
-    assert_eq!(lease.ended("write").await.2, "checked\n");
-    // No image comes from this host, or from its network.
-    let foreign = json!({ "spec": { "containers": [{ "image": "127.0.0.1:1/owners:1" }] } });
-    let error = lease.run("foreign", "true", foreign).await.map(drop).unwrap_err().to_string();
-    let expected = "spec.containers[0].image: this host pulls from docker.io";
-    assert!(error.contains(expected) && error.contains("and not from 127.0.0.1:1"), "{error}");
+    guest_fills_the_hosts_memory_through_podmans_files(&lease).await;
+    guest_probes_the_hosts_network_by_names_of_images(&lease).await;
     host.site().remove(LeaseId(1)).await.unwrap();
     host.assert_empty();
 }
@@ -52,38 +43,82 @@ async fn what_reaches_the_host_is_refused_by_its_field() {
     }
     let host = HostUnderTest::start().await;
     let lease = host.lend(1, &[0]).await;
-    let container = |fields: Value| json!({ "spec": { "containers": [fields] } });
-    let volume = |source: Value| {
-        let mut volume = source;
-        volume["name"] = "v".into();
-        json!({ "spec": { "volumes": [volume], "containers": [{ "volumeMounts": [
-            { "name": "v", "mountPath": "/v", "subPath": "x" }] }] } })
-    };
+    guest_mounts_a_folder_of_the_host_through_a_link(&lease).await;
+    guest_reads_a_file_of_the_host_as_an_image(&lease).await;
     for (more, expected) in [
         (json!({ "spec": { "hostNetwork": true } }), "spec.hostNetwork"),
         (json!({ "spec": { "hostPID": true } }), "spec.hostPID"),
         (
-            container(json!({ "securityContext": { "privileged": true } })),
+            container(&json!({ "securityContext": { "privileged": true } })),
             "spec.containers[0].securityContext.privileged",
         ),
         (
-            container(json!({ "securityContext": { "capabilities": { "add": ["SYS_ADMIN"] } } })),
+            container(&json!({ "securityContext": { "capabilities": { "add": ["SYS_ADMIN"] } } })),
             "securityContext.capabilities.add",
         ),
-        (container(json!({ "imagePullPolicy": "Never" })), "spec.containers[0].imagePullPolicy"),
-        (container(json!({ "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }] })), "env[0].name"),
-        (container(json!({ "image": "--privileged" })), "spec.containers[0].image"),
-        (container(json!({ "image": "oci:/etc" })), "spec.containers[0].image"),
-        (container(json!({ "image": "docker-archive:/etc/passwd" })), "spec.containers[0].image"),
-        (volume(json!({ "hostPath": { "path": "/" } })), "spec.volumes[0].hostPath"),
-        (volume(json!({ "persistentVolumeClaim": { "claimName": "c" } })), "spec.volumes[0].persistentVolumeClaim"),
-        (volume(json!({ "emptyDir": {} })), "volumeMounts[0].subPath"),
-        (volume(json!({ "nfs": { "server": "s", "path": "/" } })), "spec.volumes[0].nfs"),
-        (container(json!({ "lifecycle": { "preStop": { "exec": { "command": ["x"] } } } })), "containers[0].lifecycle"),
+        (container(&json!({ "imagePullPolicy": "Never" })), "spec.containers[0].imagePullPolicy"),
+        (container(&json!({ "env": [{ "name": "NVIDIA_VISIBLE_DEVICES", "value": "all" }] })), "env[0].name"),
+        (volume(&json!({ "hostPath": { "path": "/" } })), "spec.volumes[0].hostPath"),
+        (volume(&json!({ "persistentVolumeClaim": { "claimName": "c" } })), "spec.volumes[0].persistentVolumeClaim"),
+        (volume(&json!({ "nfs": { "server": "s", "path": "/" } })), "spec.volumes[0].nfs"),
+        (
+            container(&json!({ "lifecycle": { "preStop": { "exec": { "command": ["x"] } } } })),
+            "containers[0].lifecycle",
+        ),
         (json!({ "spec": { "containers": [{}, { "name": "b", "image": "i" }] } }), "spec.containers"),
     ] {
-        let error = lease.run("x", "true", more.clone()).await.map(drop).unwrap_err().to_string();
-        assert!(error.contains(expected), "{more}: {error}");
+        is_refused(&lease, more, expected).await;
     }
     host.assert_empty();
+}
+
+fn guest_is_root_on_the_host(uids: &str) {
+    let uids: Vec<u64> = uids.split(' ').map(|id| id.parse().unwrap()).collect();
+    assert!(uids[0] == 0 && uids[1] >= 65_536 && uids[2] == 65_536, "root is another user of the host: {uids:?}");
+}
+
+fn guest_reaches_the_network_of_the_host(interfaces: &[&str]) {
+    assert_eq!(interfaces, ["net /sys/class/net/lo"]);
+}
+
+async fn guest_fills_the_hosts_memory_through_podmans_files(lease: &LentLease) {
+    // podman's own files in a container lie on the host's disk.
+    let write = "for file in /etc/hosts /etc/hostname /etc/resolv.conf /run/.containerenv; do \
+                 if (echo x >> $file) 2> /dev/null; then echo writable $file; fi; done; echo checked";
+    lease.run("write", write, json!({})).await.unwrap();
+    assert_eq!(lease.ended("write").await.2, "checked\n");
+}
+
+async fn guest_probes_the_hosts_network_by_names_of_images(lease: &LentLease) {
+    // No image comes from this host, or from its network.
+    let foreign = json!({ "spec": { "containers": [{ "image": "127.0.0.1:1/owners:1" }] } });
+    let error = lease.run("foreign", "true", foreign).await.map(drop).unwrap_err().to_string();
+    let expected = "spec.containers[0].image: this host pulls from docker.io";
+    assert!(error.contains(expected) && error.contains("and not from 127.0.0.1:1"), "{error}");
+}
+
+fn container(fields: &Value) -> Value {
+    json!({ "spec": { "containers": [fields] } })
+}
+
+fn volume(source: &Value) -> Value {
+    let mut volume = source.clone();
+    volume["name"] = "v".into();
+    json!({ "spec": { "volumes": [volume], "containers": [{ "volumeMounts": [
+        { "name": "v", "mountPath": "/v", "subPath": "x" }] }] } })
+}
+
+async fn is_refused(lease: &LentLease, more: Value, expected: &str) {
+    let error = lease.run("x", "true", more.clone()).await.map(drop).unwrap_err().to_string();
+    assert!(error.contains(expected), "{more}: {error}");
+}
+
+async fn guest_mounts_a_folder_of_the_host_through_a_link(lease: &LentLease) {
+    is_refused(lease, volume(&json!({ "emptyDir": {} })), "volumeMounts[0].subPath").await;
+}
+
+async fn guest_reads_a_file_of_the_host_as_an_image(lease: &LentLease) {
+    for image in ["--privileged", "oci:/etc", "docker-archive:/etc/passwd", "dir:etc"] {
+        is_refused(lease, container(&json!({ "image": image })), "spec.containers[0].image: \"").await;
+    }
 }

@@ -47,10 +47,7 @@ async fn a_lease_sees_itself_and_no_other_until_it_is_removed() {
     let quota = get(&first, "/api/v1/namespaces/comity-lease-1/resourcequotas/gpus", "application/json").await.unwrap();
     assert_eq!(quota["status"]["hard"]["requests.nvidia.com/gpu"], "3");
     assert_eq!(quota["metadata"]["labels"]["comity.dev/lease"], "lease-1");
-    for path in ["resourcequotas/gpus", "pods", "secrets", "configmaps", "pods/x/log"] {
-        let path = format!("/api/v1/namespaces/comity-lease-2/{path}");
-        assert_eq!(get(&first, &path, "application/json").await, Err(403), "{path}");
-    }
+    tenant_uses_the_token_of_a_lease_in_anothers_namespace(&first).await;
     site.remove(LeaseId(1)).await.unwrap();
     site.remove(LeaseId(1)).await.unwrap();
     assert_eq!(get(&first, "/version", "application/json").await, Err(401));
@@ -120,4 +117,11 @@ async fn a_host_without_the_section_site_says_that_it_runs_no_pods() {
     let pod = json!({ "metadata": { "name": "x" }, "spec": { "containers": [{ "name": "c", "image": "i" }] } });
     let error = pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap_err();
     assert!(error.to_string().contains("has not set the section site in agent.yaml"), "{error}");
+}
+
+async fn tenant_uses_the_token_of_a_lease_in_anothers_namespace(first: &Client) {
+    for path in ["resourcequotas/gpus", "pods", "secrets", "configmaps", "pods/x/log"] {
+        let path = format!("/api/v1/namespaces/comity-lease-2/{path}");
+        assert_eq!(get(first, &path, "application/json").await, Err(403), "{path}");
+    }
 }

@@ -20,6 +20,11 @@ fn limits(cpu: &str, memory: &str, gpus: u32) -> Value {
     } }] } })
 }
 
+/// Of GPUs 0 to 2 the lease has the first and the last one.
+fn guest_takes_a_device_of_another_lease(seen: &[String]) {
+    assert_eq!(seen, ["gpu 0 may be used", "gpu 2 may be used"]);
+}
+
 /// What opening a device without a driver says.
 fn may_use(log: &str) -> &'static str {
     if log.contains("No such device or address") { " may be used" } else { " is forbidden" }
@@ -54,7 +59,7 @@ async fn pods_run_on_exactly_the_devices_of_their_lease() {
         };
         seen.push(tokio::time::timeout(Duration::from_secs(30), log).await.unwrap());
     }
-    assert_eq!(seen, ["gpu 0 may be used", "gpu 2 may be used"]);
+    guest_takes_a_device_of_another_lease(&seen);
     let error = lease.run("third", look, limits("500m", "64Mi", 1)).await.unwrap_err().to_string();
     assert!(error.contains("exceeded quota") && error.contains("requests.nvidia.com/gpu=1"), "{error}");
     // Another lease has its own device, and sees no pod of this one.
