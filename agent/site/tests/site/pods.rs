@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::host_under_test::{HostUnderTest, IMAGE, can_run, has_ended, is_running};
+use crate::host_under_test::{HostUnderTest, IMAGE, LentLease, can_run, has_ended, is_running};
 
 /// Limits of a container.
 fn limits(cpu: &str, memory: &str, gpus: u32) -> Value {
@@ -21,7 +21,21 @@ fn limits(cpu: &str, memory: &str, gpus: u32) -> Value {
 }
 
 /// Of GPUs 0 to 2 the lease has the first and the last one.
-fn guest_takes_a_device_of_another_lease(seen: &[String]) {
+async fn guest_takes_a_device_of_another_lease(lease: &LentLease) {
+    let mut seen = Vec::new();
+    for name in ["first", "second"] {
+        lease.wait(name, is_running).await;
+        let log = async {
+            loop {
+                let log = lease.pods().logs(name, &LogParams::default()).await.unwrap();
+                if log.lines().count() > 1 {
+                    return log.lines().next().unwrap_or_default().to_owned() + may_use(&log);
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        seen.push(tokio::time::timeout(Duration::from_secs(30), log).await.unwrap());
+    }
     assert_eq!(seen, ["gpu 0 may be used", "gpu 2 may be used"]);
 }
 
@@ -45,21 +59,7 @@ async fn pods_run_on_exactly_the_devices_of_their_lease() {
     for name in ["first", "second"] {
         lease.run(name, look, limits("500m", "64Mi", 1)).await.unwrap();
     }
-    let mut seen = Vec::new();
-    for name in ["first", "second"] {
-        lease.wait(name, is_running).await;
-        let log = async {
-            loop {
-                let log = lease.pods().logs(name, &LogParams::default()).await.unwrap();
-                if log.lines().count() > 1 {
-                    return log.lines().next().unwrap_or_default().to_owned() + may_use(&log);
-                }
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        seen.push(tokio::time::timeout(Duration::from_secs(30), log).await.unwrap());
-    }
-    guest_takes_a_device_of_another_lease(&seen);
+    guest_takes_a_device_of_another_lease(&lease).await;
     let error = lease.run("third", look, limits("500m", "64Mi", 1)).await.unwrap_err().to_string();
     assert!(error.contains("exceeded quota") && error.contains("requests.nvidia.com/gpu=1"), "{error}");
     // Another lease has its own device, and sees no pod of this one.
@@ -211,8 +211,7 @@ async fn pods_outlive_the_agent() {
     host.restart().await;
     let kubeconfig = comity_agent_delivery::render_kubeconfig(LeaseId(1), &token, &host.site().address().to_string());
     let client = crate::host_under_test::client(kubeconfig.expose()).await;
-    let lease =
-        crate::host_under_test::LentLease { client, kubeconfig: kubeconfig.expose().clone(), credential: token };
+    let lease = LentLease { client, kubeconfig: kubeconfig.expose().clone(), credential: token };
     let (phase, code, _) = lease.ended("ends").await;
     assert_eq!((phase.as_str(), code), ("Failed", 5));
     let (phase, code, log) = lease.ended("long").await;
