@@ -369,7 +369,7 @@ impl HostileFederation {
         if let Some(planes) = &self.planes {
             return planes.grants().await;
         }
-        let Ok(text) = std::fs::read_to_string(self.state_dir(DONOR_CLUSTER).join("echo/leases.json")) else {
+        let Ok(text) = std::fs::read_to_string(self.state_dir(DONOR_CLUSTER).join("site/leases.json")) else {
             return Ok(Vec::new());
         };
         let leases: BTreeMap<String, Value> = serde_json::from_str(&text)?;

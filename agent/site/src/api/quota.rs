@@ -38,11 +38,15 @@ fn answer(site: &Site, caller: &Caller, headers: &HeaderMap, form: impl Fn(Value
     if !wants_table(headers) {
         return Json(form(quota));
     }
-    let hard = quota["status"]["hard"].as_object().into_iter().flatten();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let parts = hard.map(|(name, most)| format!("{name}: {}/{}", text(&quota["status"]["used"][name]), text(most)));
-    let request = parts.collect::<Vec<_>>().join(", ");
-    Json(table(&["Name", "Request"], &[(vec!["gpus".into(), request.into()], &quota)], None))
+    let parts = |of_requests: bool| {
+        let hard = quota["status"]["hard"].as_object().into_iter().flatten();
+        let hard = hard.filter(|(name, _)| name.starts_with("requests.") == of_requests);
+        let part =
+            |(name, most): (&String, _)| format!("{name}: {}/{}", text(&quota["status"]["used"][name]), text(most));
+        Value::from(hard.map(part).collect::<Vec<_>>().join(", "))
+    };
+    Json(table(&["Name", "Request", "Limit"], &[(vec!["gpus".into(), parts(true), parts(false)], &quota)], None))
 }
 
 fn quota(site: &Site, caller: &Caller) -> Value {
