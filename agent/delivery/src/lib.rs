@@ -63,7 +63,25 @@ pub struct DonorLease {
     pub ends_at_ms: u64,
 }
 
+/// Total CPU and memory of a lease that requests none, so that its pods can run.
+const FLOOR_CPU_MILLI: u64 = 100;
+const FLOOR_MEMORY_MIB: u64 = 256;
+
 impl DonorLease {
+    /// CPU that its pods share, in thousandths of a core.
+    #[must_use]
+    pub fn cpu_milli(&self) -> u64 {
+        let nodes = self.placement.nodes.iter();
+        nodes.fold(0, |sum: u64, node| sum.saturating_add(node.cpu_milli)).max(FLOOR_CPU_MILLI)
+    }
+
+    /// Memory that its pods share, in MiB.
+    #[must_use]
+    pub fn memory_mib(&self) -> u64 {
+        let nodes = self.placement.nodes.iter();
+        nodes.fold(0, |sum: u64, node| sum.saturating_add(node.memory_mib)).max(FLOOR_MEMORY_MIB)
+    }
+
     /// The namespace at the origin that the request names, or the default one.
     pub(crate) fn namespace(&self) -> &str {
         target_or_default(&self.target_namespace)

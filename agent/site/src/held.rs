@@ -19,10 +19,8 @@ pub(crate) struct Held {
 impl Held {
     /// What a lease has on this host.
     pub(crate) fn of_lease(lease: &DonorLease) -> Self {
-        let mut all = Self::default();
+        let mut all = Self { cpu_milli: lease.cpu_milli(), memory_mib: lease.memory_mib(), devices: BTreeMap::new() };
         for node in &lease.placement.nodes {
-            all.cpu_milli = all.cpu_milli.saturating_add(node.cpu_milli);
-            all.memory_mib = all.memory_mib.saturating_add(node.memory_mib);
             for share in &node.devices {
                 let units = all.devices.entry(share.device).or_default();
                 *units = units.saturating_add(share.units.max(1));

@@ -18,9 +18,6 @@ pub(crate) const QUOTA_NAME: &str = "gpus";
 const LIMITS_NAME: &str = "defaults";
 /// Most resource names in one quota: far more than any cluster has.
 const MAX_NAMES: usize = 512;
-/// Total CPU and memory of a lease that requests none, so that its pods can run.
-const FLOOR_CPU_MILLI: u64 = 100;
-const FLOOR_MEMORY_MIB: u64 = 256;
 /// Smallest container: a limit of zero would mean no limit.
 const MIN_CPU_MILLI: u64 = 10;
 const MIN_MEMORY_MIB: u64 = 4;
@@ -82,8 +79,8 @@ pub(crate) fn resource_quota(
     }
     let shares = shares(lease);
     for (name, amount) in [
-        ("cpu", milli(cpu_milli(lease))),
-        ("memory", mib(memory_mib(lease))),
+        ("cpu", milli(lease.cpu_milli())),
+        ("memory", mib(lease.memory_mib())),
         ("ephemeral-storage", gib(DISK_GIB.saturating_mul(shares.saturating_add(1)))),
     ] {
         hard.insert(format!("requests.{name}"), amount.clone());
@@ -136,8 +133,8 @@ pub(crate) fn limit_range(
     let half_share = |all: u64, least: u64| (all / shares(lease) / 2).max(least);
     let resource = lease_resource(lease.lease_id);
     let mut usual: Quantities = [
-        ("cpu".to_owned(), milli(half_share(cpu_milli(lease), MIN_CPU_MILLI))),
-        ("memory".to_owned(), mib(half_share(memory_mib(lease), MIN_MEMORY_MIB))),
+        ("cpu".to_owned(), milli(half_share(lease.cpu_milli(), MIN_CPU_MILLI))),
+        ("memory".to_owned(), mib(half_share(lease.memory_mib(), MIN_MEMORY_MIB))),
         (resource.clone(), number(1)),
     ]
     .into();
@@ -168,14 +165,6 @@ pub(crate) fn limit_range(
 /// Number of shares; at least 1, because it is a divisor.
 fn shares(lease: &DonorLease) -> u64 {
     u64::from(lease.gpus.count.max(1))
-}
-
-fn cpu_milli(lease: &DonorLease) -> u64 {
-    lease.placement.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.cpu_milli)).max(FLOOR_CPU_MILLI)
-}
-
-fn memory_mib(lease: &DonorLease) -> u64 {
-    lease.placement.nodes.iter().fold(0, |sum: u64, node| sum.saturating_add(node.memory_mib)).max(FLOOR_MEMORY_MIB)
 }
 
 fn number(amount: u64) -> Quantity {
