@@ -17,16 +17,6 @@ pub(super) struct Caller {
     pub(super) record: LeaseRecord,
 }
 
-impl Caller {
-    /// Refuses a namespace that is not the lease's.
-    pub(super) fn check(&self, namespace: &str) -> Result<(), Refusal> {
-        if namespace == self.record.namespace {
-            return Ok(());
-        }
-        Err(Refusal::new(StatusCode::FORBIDDEN, format!("the token is for namespace {}", self.record.namespace)))
-    }
-}
-
 /// A refusal, written as Kubernetes writes one.
 #[derive(Debug)]
 pub(super) struct Refusal {

@@ -3,8 +3,8 @@
 mod authenticate;
 mod delete_options;
 mod discovery;
+mod lease_call;
 mod object_body;
-mod one_pod;
 mod pod_exec;
 mod pod_list;
 mod pod_log;
@@ -40,16 +40,6 @@ pub(crate) struct Site {
     pub(crate) host: Option<Arc<PodHost>>,
     /// Each lease's share of this API.
     pub(crate) seats: Arc<LeaseSeats>,
-}
-
-impl Site {
-    fn host(&self) -> Result<&Arc<PodHost>, Refusal> {
-        self.host.as_ref().ok_or_else(|| {
-            let message = "this host runs no pods: its owner has not set the section site in agent.yaml";
-            // Not 503, which clients take for an outage and try again.
-            Refusal::new(StatusCode::FORBIDDEN, message)
-        })
-    }
 }
 
 /// All paths.

@@ -6,7 +6,7 @@ use std::path::Path;
 use comity_runtime::atomic_file;
 use serde::Deserialize;
 
-/// Where specifications are, of which podman reads all.
+/// Folders of specifications. podman reads all of them.
 const FOLDERS: [&str; 2] = ["/etc/cdi", "/var/run/cdi"];
 const MAX_SPEC_BYTES: u64 = 4 << 20;
 

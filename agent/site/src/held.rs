@@ -47,12 +47,12 @@ impl Held {
         self
     }
 
-    /// What a pod gets of `free`: what its containers state, of which one runs at a time, or everything.
+    /// What a pod gets of `free`. One of its containers runs at a time, so the pod holds the largest amount of each resource;
+    /// a container that states none may use all that is free.
     ///
     /// # Errors
     /// A sentence as of Kubernetes' quota: requested, used and limited.
     pub(crate) fn of_pod(plan: &PodPlan, all: &Self, free: &Self, resource: &str) -> Result<Self, String> {
-        // A container without a limit may take all that is left, so the pod holds that.
         let most = |stated: fn(&crate::pod_plan::ContainerPlan) -> Option<u64>, left: u64| {
             plan.containers().map(|container| stated(container).unwrap_or(left)).max().unwrap_or(left)
         };

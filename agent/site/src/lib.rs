@@ -31,6 +31,7 @@ mod pod_host;
 mod pod_plan;
 mod pod_runner;
 mod podman;
+mod record_files;
 mod server;
 mod settings;
 

@@ -11,6 +11,8 @@ use comity_types::{LeaseId, is_dns_subdomain};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
+use crate::record_files;
+
 /// Most objects of one lease.
 const MAX_OBJECTS: usize = 256;
 /// Largest object in bytes, as in Kubernetes.
@@ -94,20 +96,12 @@ impl Objects {
     /// Reads all files. Blocks.
     pub(crate) fn open(state: &Path) -> Result<Self, String> {
         let dir = state.join(OBJECTS_FOLDER);
-        atomic_file::create_private_dir(&dir).map_err(|error| error.to_string())?;
-        let mut all = BTreeMap::new();
-        for entry in std::fs::read_dir(&dir).map_err(|error| error.to_string())? {
-            let path = entry.map_err(|error| error.to_string())?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            let bytes = atomic_file::read_bounded(&path, MAX_STORED_OBJECT_BYTES).map_err(|error| error.to_string())?;
-            // The error might quote a Secret.
-            let stored: StoredObject = serde_json::from_slice(&bytes)
-                .map_err(|_| format!("{} cannot be read; restore or remove it", path.display()))?;
-            let name = stored.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            all.insert(ObjectKey { lease: stored.lease, kind: stored.kind, name }, stored.object);
-        }
+        let stored: Vec<StoredObject> = record_files::read_all(&dir, MAX_STORED_OBJECT_BYTES)?;
+        let keyed = stored.into_iter().map(|StoredObject { lease, kind, object }| {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            (ObjectKey { lease, kind, name }, object)
+        });
+        let all = keyed.collect();
         Ok(Self { dir, all: Mutex::new(all) })
     }
 

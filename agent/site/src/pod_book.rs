@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::held::Held;
+use crate::record_files;
 
 /// Most pods of one lease, those that have ended included.
 pub(crate) const MAX_PODS: usize = 128;
@@ -122,25 +123,11 @@ impl PodBook {
     /// Reads all files. Blocks.
     pub(crate) fn open(state: &Path, clock: &dyn Clock) -> Result<Self, String> {
         let dir = state.join(PODS_FOLDER);
-        atomic_file::create_private_dir(&dir).map_err(|error| error.to_string())?;
         let mut all = BTreeMap::new();
-        for entry in std::fs::read_dir(&dir).map_err(|error| error.to_string())? {
-            let path = entry.map_err(|error| error.to_string())?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            let bytes = atomic_file::read_bounded(&path, MAX_STORED_POD_BYTES).map_err(|error| error.to_string());
-            let stored = bytes.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
-            let stored: StoredPod = match stored {
-                Ok(stored) => stored,
-                // Its containers go as those of pods without a record do; the other leases go on.
-                Err(error) => {
-                    tracing::error!(path = %path.display(), error, "the record of a pod cannot be read; the pod is ended");
-                    continue;
-                }
-            };
-            let key = PodKey { lease: stored.lease, name: stored.pod.metadata.name.clone().unwrap_or_default() };
-            let StoredPod { pod, held, resource, .. } = stored;
+        // Containers of a record that cannot be read go as those of pods without a record do.
+        for stored in record_files::read_all(&dir, MAX_STORED_POD_BYTES)? {
+            let StoredPod { lease, pod, held, resource } = stored;
+            let key = PodKey { lease, name: pod.metadata.name.clone().unwrap_or_default() };
             let stop = watch::Sender::new(stop_of(&pod));
             all.insert(key, PodEntry { pod: Arc::new(pod), held, resource, stop });
         }
@@ -150,12 +137,13 @@ impl PodBook {
         Ok(Self { dir, pods: Mutex::new(pods), version: watch::Sender::new(version) })
     }
 
-    /// Adds a pod. `hold` says what it gets of the lease, given what the others hold.
+    /// Adds a pod, unless it is only tried. `hold` says what it gets of the lease, given what the others hold.
     pub(crate) fn add(
         &self,
         key: &PodKey,
         mut pod: Pod,
         resource: &str,
+        dry_run: bool,
         hold: impl FnOnce(&[&Held]) -> Result<Held, String>,
     ) -> Result<Arc<Pod>, BookError> {
         let mut pods = self.lock();
@@ -169,6 +157,9 @@ impl PodBook {
         }
         let others: Vec<&Held> = ours.iter().filter(|entry| !entry.has_ended()).map(|entry| &entry.held).collect();
         let held = hold(&others).map_err(BookError::Quota)?;
+        if dry_run {
+            return Ok(Arc::new(pod));
+        }
         let version = pods.version + 1;
         pod.metadata.resource_version = Some(version.to_string());
         self.write(key.lease, &pod, &held, resource)?;

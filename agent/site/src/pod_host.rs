@@ -1,5 +1,6 @@
 //! Runs the pods of leases as containers of this host.
 
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use tokio_util::task::TaskTracker;
 use crate::container_status::new_status;
 use crate::held::Held;
 use crate::host_parts::HostParts;
+use crate::leases::LeaseRecord;
 use crate::objects::Objects;
 use crate::pod_book::{BookError, PodBook, PodKey};
 use crate::pod_plan::{PodPlan, PodRefusal};
@@ -31,8 +33,6 @@ const LEASE_END_GRACE: Duration = Duration::from_secs(30);
 const UID_CHARS: usize = 36;
 /// Longest manifest of a pod.
 const MAX_MANIFEST_BYTES: usize = 256 << 10;
-/// Pause between two looks at pods that end.
-const POLL: Duration = Duration::from_millis(50);
 
 /// Why a host cannot run pods.
 #[derive(Debug, thiserror::Error)]
@@ -50,14 +50,6 @@ pub(crate) enum Refused {
     Invalid(PodRefusal),
     #[error(transparent)]
     Book(#[from] BookError),
-}
-
-/// What a lease has on this host.
-#[derive(Clone, Debug)]
-pub(crate) struct LeaseShare {
-    pub(crate) lease: LeaseId,
-    pub(crate) resource: String,
-    pub(crate) all: Held,
 }
 
 /// The host, and the tasks that run its pods.
@@ -112,7 +104,7 @@ impl PodHost {
             secrets.iter().filter_map(|name| name.strip_prefix("comity-")?.get(..UID_CHARS).map(str::to_owned));
         let files = std::fs::read_dir(&self.volumes).into_iter().flatten().flatten();
         let files = files.filter_map(|file| file.file_name().to_str()?.get(..UID_CHARS).map(str::to_owned));
-        let found: std::collections::BTreeSet<String> = containers.chain(secrets).chain(files).collect();
+        let found: BTreeSet<String> = containers.chain(secrets).chain(files).collect();
         for uid in found.iter().filter(|uid| !known.contains(uid)) {
             tracing::warn!(uid, "what is left of a pod without a record is removed");
             self.remove_all_of(uid).await?;
@@ -123,7 +115,8 @@ impl PodHost {
     /// Takes a pod of a lease, and starts it. `manifest` is the pod as its author wrote it; warnings are for them.
     pub(crate) fn add(
         host: &Arc<Self>,
-        share: &LeaseShare,
+        lease: LeaseId,
+        record: &LeaseRecord,
         manifest: &Value,
         dry_run: bool,
     ) -> Result<(Arc<Pod>, Vec<String>), Refused> {
@@ -132,7 +125,7 @@ impl PodHost {
             let reason = format!("it has {size} bytes; at most {MAX_MANIFEST_BYTES} are taken");
             return Err(Refused::Invalid(PodRefusal { field: "pod".to_owned(), reason }));
         }
-        let plan = PodPlan::read(manifest, &share.resource).map_err(Refused::Invalid)?;
+        let plan = PodPlan::read(manifest, &record.resource).map_err(Refused::Invalid)?;
         let inits = plan.inits.iter().enumerate();
         let inits = inits.map(|(index, container)| (format!("spec.initContainers[{index}].image"), container));
         for (field, container) in inits.chain([("spec.containers[0].image".to_owned(), &plan.main)]) {
@@ -152,30 +145,25 @@ impl PodHost {
         if !comity_types::is_dns_subdomain(&name) {
             return Err(invalid("metadata.name", format!("{name:?}; use lower-case letters, digits, - and .")));
         }
-        let key = PodKey { lease: share.lease, name: name.clone() };
+        let key = PodKey { lease, name: name.clone() };
         let metadata = &mut pod.metadata;
         metadata.name = Some(name);
-        metadata.namespace = Some(namespace_name(share.lease));
+        metadata.namespace = Some(namespace_name(lease));
         metadata.uid = Some(uid(host.entropy.as_ref()));
         metadata.creation_timestamp = Some(host.now());
         metadata.deletion_timestamp = None;
-        metadata.labels.get_or_insert_default().insert(LEASE_LABEL.to_owned(), share.lease.to_string());
+        metadata.labels.get_or_insert_default().insert(LEASE_LABEL.to_owned(), lease.to_string());
         // Owners and finalizers are of another cluster.
         (metadata.owner_references, metadata.finalizers, metadata.managed_fields) = (None, None, None);
         pod.status = Some(new_status(&plan, host.now()));
         let hold = |others: &[&Held]| {
-            let free = share.all.clone().without(others.iter().copied());
-            Held::of_pod(&plan, &share.all, &free, &share.resource)
+            let free = record.share.clone().without(others.iter().copied());
+            Held::of_pod(&plan, &record.share, &free, &record.resource)
         };
-        if dry_run {
-            let entries = host.book.of_lease(share.lease).1;
-            let held: Vec<Held> =
-                entries.into_iter().filter(|(_, entry)| !entry.has_ended()).map(|(_, entry)| entry.held).collect();
-            hold(&held.iter().collect::<Vec<_>>()).map_err(BookError::Quota)?;
-            return Ok((Arc::new(pod), plan.warnings));
+        let pod = host.book.add(&key, pod, &record.resource, dry_run, hold)?;
+        if !dry_run {
+            Self::spawn(host, key);
         }
-        let pod = host.book.add(&key, pod, &share.resource, hold)?;
-        Self::spawn(host, key);
         Ok((pod, plan.warnings))
     }
 
@@ -185,8 +173,10 @@ impl PodHost {
             let grace = PodPlan::of_stored(&entry.pod, &entry.resource).map_or(LEASE_END_GRACE, |plan| plan.grace);
             self.book.delete(&key, grace.min(LEASE_END_GRACE), self.now()).map_err(|error| error.to_string())?;
         }
+        let mut versions = self.book.versions();
         while !self.book.of_lease(lease).1.is_empty() {
-            tokio::time::sleep(POLL).await;
+            // The book has the sender.
+            _ = versions.changed().await;
         }
         self.book.end_history(lease);
         self.objects.remove_all(lease).map_err(|error| error.to_string())

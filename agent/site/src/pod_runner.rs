@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{ContainerState as ShownState, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerState as ShownState, ContainerStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::watch;
 
@@ -118,7 +118,10 @@ impl PodRunner {
             };
             let NotStarted(reason, message) = failure;
             tracing::debug!(pod = self.key.name, container = container.name, reason, message, "a container waits");
-            self.show(&container.name, waiting(reason, &message), false);
+            // One that runs is still shown so when podman does not answer.
+            if !self.was_running(&container.name) {
+                self.show(&container.name, waiting(reason, &message), false);
+            }
             self.host.clock.sleep(pause).await;
             pause = (pause * 2).min(RETRY.1);
         }
@@ -135,13 +138,15 @@ impl PodRunner {
         let name = container_name(entry, index);
         let failed = |error: PodmanError| NotStarted("RunContainerError", error.to_string());
         let state = podman.state(&name).await.map_err(failed)?;
-        if matches!(state, None | Some(ContainerState::Created)) && self.has_run(&container.name) {
-            // It ran before the host started anew, or before somebody removed it: a job does not run twice unasked.
-            return Ok(self.lost());
-        }
         if matches!(state, None | Some(ContainerState::Created)) {
-            // One that was made and never started may lack a part.
-            podman.remove(&name).await.map_err(failed)?;
+            if self.was_running(&container.name) {
+                // The host was restarted, or somebody removed the container. No job runs twice unasked.
+                return Ok(self.lost());
+            }
+            if state.is_some() {
+                // The agent ended while it made this one: it may lack a part.
+                podman.remove(&name).await.map_err(failed)?;
+            }
             ContainerMaker { host: &self.host, lease: self.key.lease, plan, entry }.create(container, index).await?;
             if let Err(error) = podman.start(&name).await {
                 podman.remove(&name).await.map_err(failed)?;
@@ -154,12 +159,16 @@ impl PodRunner {
         podman.ended(&name).await.map_err(failed)
     }
 
-    /// Whether the container is shown as running.
-    fn has_run(&self, container: &str) -> bool {
-        let entry = self.host.book.entry(&self.key);
-        let status = entry.as_ref().and_then(|entry| entry.pod.status.as_ref());
-        let shown = status.and_then(|status| container_ref(status, container));
-        shown.and_then(|shown| shown.state.as_ref()).is_some_and(|state| state.running.is_some())
+    /// Whether the container was last seen running.
+    fn was_running(&self, container: &str) -> bool {
+        let state = self.shown(container).and_then(|shown| shown.state);
+        state.is_some_and(|state| state.running.is_some())
+    }
+
+    /// The container's entry in the pod's status.
+    fn shown(&self, container: &str) -> Option<ContainerStatus> {
+        let entry = self.host.book.entry(&self.key)?;
+        container_ref(entry.pod.status.as_ref()?, container).cloned()
     }
 
     /// The end of a container that is gone.
@@ -172,11 +181,8 @@ impl PodRunner {
     /// Waits out the backoff, and removes the container, so that a new one takes its place.
     async fn restart(&self, container: &ContainerPlan, index: usize, entry: &PodEntry, exit: &Exit) {
         let name = container_name(entry, index);
-        let count = self.host.book.entry(&self.key).and_then(|entry| {
-            let mut status = entry.pod.status.clone()?;
-            container_mut(&mut status, &container.name).map(|container| container.restart_count)
-        });
-        let count = u32::try_from(count.unwrap_or_default()).unwrap_or_default();
+        let shown = self.shown(&container.name);
+        let count = u32::try_from(shown.map_or(0, |shown| shown.restart_count)).unwrap_or_default();
         let pause = BACKOFF.0.saturating_mul(2_u32.saturating_pow(count.min(16))).min(BACKOFF.1);
         // The first restart comes at once.
         if count > 0 {

@@ -5,8 +5,7 @@ use std::path::Path;
 use comity_agent_site::SiteSettings;
 use comity_runtime::checks::Check;
 
-use super::capacity::Capacity;
-use super::capacity::any_salt;
+use super::capacity::{Capacity, any_salt};
 use crate::observe::LocalReserve;
 use crate::observe::file::{self, site_node};
 

@@ -14,7 +14,7 @@ use crate::inventories::inventory;
 
 const ORIGIN: &str = "polytech-campus";
 const DONOR: &str = "ncc-main";
-/// GPUs of the PC, of which its document keeps two for local work; fake ones, with NVIDIA's number and no driver.
+/// GPUs of the PC. Its Cluster document keeps two of them for local work.
 const GPUS: u32 = 4;
 
 /// Runs podman on the PC's store, as its owner does.
@@ -91,5 +91,7 @@ async fn a_pod_runs_on_a_borrowed_pc_and_nothing_of_it_is_left() {
         let left = std::fs::read_dir(federation.agent_dir(DONOR).join("site").join(folder)).unwrap().count();
         assert_eq!(left, 0, "{folder}");
     }
+    let runroot = podman(&federation, &["info", "--format={{.Store.RunRoot}}"]);
     podman(&federation, &["rmi", "--force", "--all"]);
+    std::fs::remove_dir_all(runroot.trim()).unwrap();
 }

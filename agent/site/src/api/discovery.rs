@@ -1,10 +1,9 @@
 //! What this API has, in the forms in which kubectl asks.
 
 use axum::Json;
-use axum::extract::{Extension, Path};
 use serde_json::{Value, json};
 
-use crate::answers::{Caller, Refusal};
+use super::lease_call::LeaseCall;
 
 /// `GET /version`.
 pub(super) async fn version() -> Json<Value> {
@@ -69,12 +68,9 @@ pub(super) async fn openapi_v1() -> Json<Value> {
 }
 
 /// `GET /api/v1/namespaces/{namespace}`: the lease's own.
-pub(super) async fn namespace(
-    Path(namespace): Path<String>,
-    Extension(caller): Extension<Caller>,
-) -> Result<Json<Value>, Refusal> {
-    caller.check(&namespace)?;
-    Ok(Json(json!({
-        "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": namespace }, "status": { "phase": "Active" },
-    })))
+pub(super) async fn namespace(call: LeaseCall) -> Json<Value> {
+    let name = call.record.namespace;
+    Json(json!({
+        "kind": "Namespace", "apiVersion": "v1", "metadata": { "name": name }, "status": { "phase": "Active" },
+    }))
 }

@@ -6,7 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::{Extension, Path, Request, State};
+use axum::extract::Request;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use futures::stream::{SplitSink, SplitStream};
@@ -23,9 +23,8 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 
-use super::Site;
-use super::one_pod::find;
-use crate::answers::{Caller, Refusal};
+use super::lease_call::LeaseCall;
+use crate::answers::Refusal;
 use crate::container_maker::container_name;
 use crate::lease_seats::MAX_COMMANDS;
 use crate::pod_plan::PodPlan;
@@ -54,24 +53,19 @@ const PING: Duration = Duration::from_secs(20);
 type Socket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// `GET …/pods/{name}/exec`.
-pub(super) async fn get(
-    State(site): State<Site>,
-    Path((namespace, name)): Path<(String, String)>,
-    Extension(caller): Extension<Caller>,
-    mut request: Request,
-) -> Result<Response, Refusal> {
-    let (_, entry) = find(&site, &caller, &namespace, &name)?;
-    let host = site.host()?;
+pub(super) async fn get(call: LeaseCall, mut request: Request) -> Result<Response, Refusal> {
+    let (_, entry) = call.pod()?;
+    let host = call.host()?;
     let wrong = |message: String| Refusal::new(StatusCode::BAD_REQUEST, message);
     let asked = Asked::read(request.uri().query().unwrap_or_default()).map_err(wrong)?;
     let plan = PodPlan::of_stored(&entry.pod, &entry.resource)
         .map_err(|refusal| wrong(format!("{}: {}", refusal.field, refusal.reason)))?;
     let container = asked.container.as_deref().unwrap_or(&plan.main.name);
     let index = plan.containers().position(|other| other.name == container);
-    let index = index.ok_or_else(|| wrong(format!("container {container} is not valid for pod {name}")))?;
+    let index = index.ok_or_else(|| wrong(format!("container {container} is not valid for pod {}", call.name)))?;
     let (protocol, accept) = handshake(request.headers()).map_err(wrong)?;
-    let seat = site.seats.command(caller.lease).ok_or_else(|| {
-        let message = format!("{MAX_COMMANDS} commands run in pods of {} already; end one", caller.lease);
+    let seat = call.site.seats.command(call.lease).ok_or_else(|| {
+        let message = format!("{MAX_COMMANDS} commands run in pods of {} already; end one", call.lease);
         Refusal::new(StatusCode::TOO_MANY_REQUESTS, message)
     })?;
     let mut command = host.podman.exec(&container_name(&entry, index), &asked.options);

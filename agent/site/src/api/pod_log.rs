@@ -1,17 +1,17 @@
 //! What a container has written.
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Extension, Path, RawQuery, State};
+use axum::extract::RawQuery;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use futures::stream;
 use jiff::{SignedDuration, Timestamp};
 use tokio::io::AsyncReadExt as _;
 
-use super::Site;
-use super::one_pod::find;
-use crate::answers::{Caller, Refusal, is_true, number, parameters};
+use super::lease_call::LeaseCall;
+use crate::answers::{Refusal, is_true, number, parameters};
 use crate::container_maker::container_name;
+use crate::container_status::container_ref;
 use crate::pod_plan::PodPlan;
 use crate::podman::LogOptions;
 
@@ -19,14 +19,9 @@ use crate::podman::LogOptions;
 const LOG_PART: usize = 32 << 10;
 
 /// `GET …/pods/{name}/log`, with Kubernetes' parameters but `previous`.
-pub(super) async fn get(
-    State(site): State<Site>,
-    Path((namespace, name)): Path<(String, String)>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
-    let (_, entry) = find(&site, &caller, &namespace, &name)?;
-    let host = site.host()?;
+pub(super) async fn get(call: LeaseCall, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+    let (_, entry) = call.pod()?;
+    let host = call.host()?;
     let wrong = |message: String| Refusal::new(StatusCode::BAD_REQUEST, message);
     let parameters = parameters(query.as_deref());
     if is_true(&parameters, "previous") {
@@ -36,18 +31,14 @@ pub(super) async fn get(
         .map_err(|refusal| wrong(format!("{}: {}", refusal.field, refusal.reason)))?;
     let container = parameters.get("container").filter(|name| !name.is_empty()).unwrap_or(&plan.main.name);
     let index = plan.containers().position(|other| other.name == *container);
-    let index = index.ok_or_else(|| wrong(format!("container {container} is not valid for pod {name}")))?;
-    let status = entry.pod.status.as_ref();
-    let shown = status.map(|status| {
-        status.init_container_statuses.iter().flatten().chain(status.container_statuses.iter().flatten())
-    });
-    let shown = shown.and_then(|mut shown| shown.find(|shown| shown.name == *container).cloned()).unwrap_or_default();
+    let index = index.ok_or_else(|| wrong(format!("container {container} is not valid for pod {}", call.name)))?;
+    let shown = entry.pod.status.as_ref().and_then(|status| container_ref(status, container));
     // One that is about to be started again has the log of its last run.
-    if let Some(waiting) = shown.state.and_then(|state| state.waiting)
+    if let Some(waiting) = shown.and_then(|shown| shown.state.as_ref()?.waiting.as_ref())
         && waiting.reason.as_deref() != Some("CrashLoopBackOff")
     {
-        let reason = waiting.reason.unwrap_or_default();
-        return Err(wrong(format!("container {container:?} in pod {name:?} is waiting to start: {reason}")));
+        let reason = waiting.reason.as_deref().unwrap_or_default();
+        return Err(wrong(format!("container {container:?} in pod {:?} is waiting to start: {reason}", call.name)));
     }
     let since = match (number(&parameters, "sinceSeconds")?, parameters.get("sinceTime")) {
         (Some(seconds), _) => {

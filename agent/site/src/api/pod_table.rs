@@ -1,11 +1,18 @@
-//! Pods as `kubectl get pods` shows them.
+//! Pods as objects of the API, and as `kubectl get pods` shows them.
 
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use serde_json::Value;
 
 use crate::answers::table;
 
 const COLUMNS: [&str; 5] = ["Name", "Ready", "Status", "Restarts", "Age"];
+
+/// A pod as the API writes it.
+pub(super) fn as_object(pod: &Pod) -> Value {
+    // Only maps with keys other than strings cannot be written.
+    serde_json::to_value(pod).unwrap_or_default()
+}
 
 /// The table of pods at a time.
 pub(super) fn pods_table(pods: &[Value], version: Option<u64>, now: &Time) -> Value {

@@ -7,16 +7,14 @@ use std::time::Duration;
 use axum::body::{Body, Bytes};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
-use comity_types::LeaseId;
 use futures::stream;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::Site;
-use super::one_pod::as_object;
+use super::lease_call::LeaseCall;
 use super::pod_selector::Selector;
-use super::pod_table::pods_table;
+use super::pod_table::{as_object, pods_table};
 use crate::answers::{Refusal, number};
 use crate::pod_book::ChangeKind;
 use crate::pod_host::PodHost;
@@ -27,9 +25,8 @@ const MAX_LIFE: Duration = Duration::from_secs(1_800);
 const LEASE_LOOK: Duration = Duration::from_secs(5);
 
 struct Watch {
-    site: Site,
+    call: LeaseCall,
     host: Arc<PodHost>,
-    lease: LeaseId,
     selector: Selector,
     as_table: bool,
     after: u64,
@@ -41,8 +38,7 @@ struct Watch {
 
 /// The events of a lease's pods: those that are there first, unless the client names the version of a list.
 pub(super) fn stream(
-    site: &Site,
-    lease: LeaseId,
+    call: LeaseCall,
     parameters: &BTreeMap<String, String>,
     selector: Selector,
     as_table: bool,
@@ -51,13 +47,12 @@ pub(super) fn stream(
         let message = "sendInitialEvents: this host has no streaming lists; list, then watch";
         return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, message));
     }
-    let host = Arc::clone(site.host()?);
+    let host = Arc::clone(call.host()?);
     let life = number(parameters, "timeoutSeconds")?.map_or(MAX_LIFE, Duration::from_secs).min(MAX_LIFE);
     let given = number(parameters, "resourceVersion")?.filter(|version| *version > 0);
     let versions = host.book.versions();
     let mut watch = Watch {
-        site: site.clone(),
-        lease,
+        call,
         selector,
         as_table,
         after: 0,
@@ -70,7 +65,7 @@ pub(super) fn stream(
     if let Some(version) = given {
         watch.after = version;
     } else {
-        let (version, entries) = watch.host.book.of_lease(lease);
+        let (version, entries) = watch.host.book.of_lease(watch.call.lease);
         watch.after = version;
         for (_, entry) in entries.iter().filter(|(_, entry)| watch.selector.matches(&entry.pod)) {
             let event = watch.event("ADDED", as_object(&entry.pod));
@@ -90,11 +85,11 @@ impl Watch {
             if let Some(event) = self.ready.pop_front() {
                 return Some(event);
             }
-            if self.is_over || !self.site.leases.contains(self.lease) || Instant::now() >= self.ends {
+            if self.is_over || self.call.still_runs().is_err() || Instant::now() >= self.ends {
                 return None;
             }
             self.versions.borrow_and_update();
-            match self.host.book.changes_after(self.lease, self.after) {
+            match self.host.book.changes_after(self.call.lease, self.after) {
                 Some(changes) => {
                     for change in changes {
                         self.after = change.version;

@@ -4,19 +4,18 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, RawQuery, State};
+use axum::extract::RawQuery;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse as _, Response};
 use serde_json::Value;
 
-use super::Site;
 use super::delete_options::{delete_options, is_dry_run};
+use super::lease_call::LeaseCall;
 use super::object_body::json_object;
-use super::one_pod::{as_object, find};
-use super::pod_table::pods_table;
-use crate::answers::{Caller, Refusal, wants_table};
+use super::pod_table::{as_object, pods_table};
+use crate::answers::{Refusal, wants_table};
 use crate::pod_book::{BookError, PodKey};
-use crate::pod_host::{LeaseShare, PodHost, Refused};
+use crate::pod_host::{PodHost, Refused};
 use crate::pod_plan::{MAX_GRACE, PodPlan};
 
 /// Most warnings of an answer.
@@ -24,26 +23,19 @@ const MAX_WARNINGS: usize = 16;
 
 /// `POST …/pods`.
 pub(super) async fn create(
-    State(site): State<Site>,
-    Path(namespace): Path<String>,
-    Extension(caller): Extension<Caller>,
+    call: LeaseCall,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Response, Refusal> {
-    caller.check(&namespace)?;
     let manifest = json_object(&headers, &body)?;
-    let dry_run = is_dry_run(query.as_deref());
-    let share =
-        LeaseShare { lease: caller.lease, resource: caller.record.resource.clone(), all: caller.record.share.clone() };
-    let (pod, warnings) = PodHost::add(site.host()?, &share, &manifest, dry_run)
+    let host = call.host()?;
+    let (pod, warnings) = PodHost::add(host, call.lease, &call.record, &manifest, is_dry_run(query.as_deref()))
         .map_err(|error| refused(&manifest["metadata"]["name"], &error))?;
-    if !dry_run && !site.leases.contains(caller.lease) {
-        // It ended in between: whoever ended its pods may not have seen this one.
-        let key = PodKey { lease: caller.lease, name: pod.metadata.name.clone().unwrap_or_default() };
-        let host = site.host()?;
+    if let Err(ended) = call.still_runs() {
+        let key = PodKey { lease: call.lease, name: pod.metadata.name.clone().unwrap_or_default() };
         host.book.delete(&key, Duration::ZERO, host.now()).map_err(|error| book_refusal(&key.name, &error))?;
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "the lease has ended"));
+        return Err(ended);
     }
     let mut answer = (StatusCode::CREATED, Json(as_object(&pod))).into_response();
     for warning in warnings.iter().take(MAX_WARNINGS) {
@@ -57,30 +49,17 @@ pub(super) async fn create(
 }
 
 /// `GET …/pods/{name}`.
-pub(super) async fn get(
-    State(site): State<Site>,
-    Path((namespace, name)): Path<(String, String)>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-) -> Result<Json<Value>, Refusal> {
-    let (_, entry) = find(&site, &caller, &namespace, &name)?;
+pub(super) async fn get(call: LeaseCall, headers: HeaderMap) -> Result<Json<Value>, Refusal> {
+    let (_, entry) = call.pod()?;
     let pod = as_object(&entry.pod);
-    let now = site.host()?.now();
-    Ok(Json(if wants_table(&headers) { pods_table(&[pod], None, &now) } else { pod }))
+    Ok(Json(if wants_table(&headers) { pods_table(&[pod], None, &call.host()?.now()) } else { pod }))
 }
 
 /// `DELETE …/pods/{name}`: returns at once; the pod goes when its container has ended.
-pub(super) async fn delete(
-    State(site): State<Site>,
-    Path((namespace, name)): Path<(String, String)>,
-    Extension(caller): Extension<Caller>,
-    RawQuery(query): RawQuery,
-    body: Bytes,
-) -> Result<Json<Value>, Refusal> {
-    let (key, entry) = find(&site, &caller, &namespace, &name)?;
-    let host = site.host()?;
+pub(super) async fn delete(call: LeaseCall, RawQuery(query): RawQuery, body: Bytes) -> Result<Json<Value>, Refusal> {
+    let (key, entry) = call.pod()?;
     let options = delete_options(query.as_deref(), &body)?;
-    if let Some(uid) = options.uid.filter(|uid| Some(uid) != entry.pod.metadata.uid.as_ref()) {
+    if let Some(uid) = options.uid.filter(|uid| uid != entry.uid()) {
         return Err(Refusal::new(
             StatusCode::CONFLICT,
             format!("preconditions.uid: the pod has another uid than {uid}"),
@@ -91,7 +70,8 @@ pub(super) async fn delete(
     }
     let own = PodPlan::of_stored(&entry.pod, &entry.resource).map_or(Duration::ZERO, |plan| plan.grace);
     let grace = options.grace.map_or(own, |grace| grace.min(MAX_GRACE));
-    let deleted = host.book.delete(&key, grace, host.now()).map_err(|error| book_refusal(&name, &error))?;
+    let host = call.host()?;
+    let deleted = host.book.delete(&key, grace, host.now()).map_err(|error| book_refusal(&key.name, &error))?;
     Ok(Json(as_object(&deleted.unwrap_or(entry.pod))))
 }
 

@@ -2,103 +2,82 @@
 
 use axum::Json;
 use axum::body::Bytes;
-use axum::extract::{Extension, Path, RawQuery, State};
+use axum::extract::{Extension, RawQuery};
 use axum::http::{HeaderMap, StatusCode, header};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
-use super::Site;
 use super::delete_options::{delete_options, is_dry_run};
+use super::lease_call::LeaseCall;
 use super::object_body::stored_object;
-use crate::answers::{self, Caller, Refusal, table, wants_table};
+use crate::answers::{self, Refusal, table, wants_table};
 use crate::objects::{NewObject, ObjectError, ObjectKind};
-
-/// Part of a path.
-type Name = Path<(String, String)>;
 
 /// `GET …/configmaps`, `GET …/secrets`.
 pub(super) async fn list(
-    State(site): State<Site>,
-    Path(namespace): Path<String>,
-    Extension(caller): Extension<Caller>,
+    call: LeaseCall,
     Extension(kind): Extension<ObjectKind>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, Refusal> {
-    caller.check(&namespace)?;
-    let host = site.host()?;
-    let items = host.objects.list(caller.lease, kind);
-    let version = host.book.of_lease(caller.lease).0;
+    let host = call.host()?;
+    let items = host.objects.list(call.lease, kind);
     if wants_table(&headers) {
         return Ok(Json(objects_table(&items)));
     }
+    let version = host.book.of_lease(call.lease).0;
     Ok(Json(answers::list(kind.name(), items, version)))
 }
 
 /// `GET …/configmaps/{name}`, `GET …/secrets/{name}`.
 pub(super) async fn get(
-    State(site): State<Site>,
-    Path((namespace, name)): Name,
-    Extension(caller): Extension<Caller>,
+    call: LeaseCall,
     Extension(kind): Extension<ObjectKind>,
     headers: HeaderMap,
 ) -> Result<Json<Value>, Refusal> {
-    caller.check(&namespace)?;
-    let object = site.host()?.objects.get(caller.lease, kind, &name);
-    let object = object.ok_or_else(|| Refusal::not_found(kind.resource(), &name))?;
-    if wants_table(&headers) {
-        return Ok(Json(objects_table(&[object])));
-    }
-    Ok(Json(object))
+    let object = present(&call, kind)?;
+    Ok(Json(if wants_table(&headers) { objects_table(&[object]) } else { object }))
 }
 
 /// `POST …/configmaps`, `POST …/secrets`.
 pub(super) async fn create(
-    State(site): State<Site>,
-    Path(namespace): Path<String>,
-    Extension(caller): Extension<Caller>,
+    call: LeaseCall,
     Extension(kind): Extension<ObjectKind>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<(StatusCode, Json<Value>), Refusal> {
-    caller.check(&namespace)?;
     let object = stored_object(&headers, &body, kind)?;
-    let created = write(&site, &caller, kind, &object, |new| {
-        site.host()?.objects.create(new, is_dry_run(query.as_deref())).map_err(|error| refusal(kind, &object, &error))
+    let created = write(&call, kind, &object, |new| {
+        call.host()?.objects.create(new, is_dry_run(query.as_deref())).map_err(|error| refusal(kind, &object, &error))
     });
     created.map(|object| (StatusCode::CREATED, Json(object)))
 }
 
 /// `PUT …/configmaps/{name}`, `PUT …/secrets/{name}`.
 pub(super) async fn replace(
-    State(site): State<Site>,
-    Path((namespace, name)): Name,
-    Extension(caller): Extension<Caller>,
+    call: LeaseCall,
     Extension(kind): Extension<ObjectKind>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Json<Value>, Refusal> {
-    caller.check(&namespace)?;
     let object = stored_object(&headers, &body, kind)?;
-    if object["metadata"]["name"] != name.as_str() {
-        let message = format!("metadata.name: {} is not {name:?}, as in the path", object["metadata"]["name"]);
+    let (given, name) = (&object["metadata"]["name"], &call.name);
+    if given != name.as_str() {
+        let message = format!("metadata.name: {given} is not {name:?}, as in the path");
         return Err(Refusal::new(StatusCode::BAD_REQUEST, message));
     }
-    replace_by(&site, &caller, kind, &object, query.as_deref())
+    put(&call, kind, &object, query.as_deref())
 }
 
 /// `PATCH …/configmaps/{name}`, `PATCH …/secrets/{name}`: RFC 7396, and kubectl's own form, which is the same for maps.
 pub(super) async fn patch(
-    State(site): State<Site>,
-    Path((namespace, name)): Name,
-    Extension(caller): Extension<Caller>,
+    call: LeaseCall,
     Extension(kind): Extension<ObjectKind>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Json<Value>, Refusal> {
     const FORMS: [&str; 2] = ["application/merge-patch+json", "application/strategic-merge-patch+json"];
-    caller.check(&namespace)?;
     let form = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     if !FORMS.contains(&form) {
         let message = format!("the patch is of type {form:?}; use {}", FORMS.join(" or "));
@@ -106,60 +85,53 @@ pub(super) async fn patch(
     }
     let patch: Value =
         serde_json::from_slice(&body).map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the patch is no JSON"))?;
-    let object = site.host()?.objects.get(caller.lease, kind, &name);
-    let mut object = object.ok_or_else(|| Refusal::not_found(kind.resource(), &name))?;
     // The patched object names the version that was read: a change in between is a conflict.
+    let mut object = present(&call, kind)?;
     json_patch::merge(&mut object, &patch);
-    object["metadata"]["name"] = name.into();
-    replace_by(&site, &caller, kind, &object, query.as_deref())
+    object["metadata"]["name"] = call.name.as_str().into();
+    put(&call, kind, &object, query.as_deref())
 }
 
 /// `DELETE …/configmaps/{name}`, `DELETE …/secrets/{name}`.
 pub(super) async fn delete(
-    State(site): State<Site>,
-    Path((namespace, name)): Name,
-    Extension(caller): Extension<Caller>,
+    call: LeaseCall,
     Extension(kind): Extension<ObjectKind>,
     RawQuery(query): RawQuery,
     body: Bytes,
 ) -> Result<Json<Value>, Refusal> {
-    caller.check(&namespace)?;
-    let objects = &site.host()?.objects;
-    let object = objects.get(caller.lease, kind, &name);
-    let object = object.ok_or_else(|| Refusal::not_found(kind.resource(), &name))?;
+    let object = present(&call, kind)?;
     if !delete_options(query.as_deref(), &body)?.dry_run {
-        objects.remove(caller.lease, kind, &name).map_err(|error| refusal(kind, &object, &error))?;
+        let removed = call.host()?.objects.remove(call.lease, kind, &call.name);
+        removed.map_err(|error| refusal(kind, &object, &error))?;
     }
     Ok(Json(json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success" })))
 }
 
-fn replace_by(
-    site: &Site,
-    caller: &Caller,
-    kind: ObjectKind,
-    object: &Value,
-    query: Option<&str>,
-) -> Result<Json<Value>, Refusal> {
-    let replaced = write(site, caller, kind, object, |new| {
-        site.host()?.objects.replace(new, is_dry_run(query)).map_err(|error| refusal(kind, object, &error))
+/// The object that the path names.
+fn present(call: &LeaseCall, kind: ObjectKind) -> Result<Value, Refusal> {
+    let object = call.host()?.objects.get(call.lease, kind, &call.name);
+    object.ok_or_else(|| Refusal::not_found(kind.resource(), &call.name))
+}
+
+fn put(call: &LeaseCall, kind: ObjectKind, object: &Value, query: Option<&str>) -> Result<Json<Value>, Refusal> {
+    let replaced = write(call, kind, object, |new| {
+        call.host()?.objects.replace(new, is_dry_run(query)).map_err(|error| refusal(kind, object, &error))
     });
     replaced.map(Json)
 }
 
 fn write(
-    site: &Site,
-    caller: &Caller,
+    call: &LeaseCall,
     kind: ObjectKind,
     object: &Value,
     write: impl FnOnce(NewObject<'_>) -> Result<Value, Refusal>,
 ) -> Result<Value, Refusal> {
-    let host = site.host()?;
+    let host = call.host()?;
     let version = host.book.next_version();
-    let written = write(NewObject { lease: caller.lease, kind, object, version })?;
-    if !site.leases.contains(caller.lease) {
-        // It ended in between: whoever removed its objects may not have seen this one.
-        host.objects.remove_all(caller.lease).map_err(|error| refusal(kind, object, &error))?;
-        return Err(Refusal::new(StatusCode::UNAUTHORIZED, "the lease has ended"));
+    let written = write(NewObject { lease: call.lease, kind, object, version })?;
+    if let Err(ended) = call.still_runs() {
+        host.objects.remove_all(call.lease).map_err(|error| refusal(kind, object, &error))?;
+        return Err(ended);
     }
     Ok(written)
 }
@@ -178,15 +150,9 @@ fn refusal(kind: ObjectKind, object: &Value, error: &ObjectError) -> Refusal {
 
 fn objects_table(items: &[Value]) -> Value {
     let row = |item| {
-        let name = |item: &Value| item["metadata"]["name"].clone();
-        let count = |item: &Value| {
-            ["data", "binaryData"]
-                .iter()
-                .filter_map(|field| item[*field].as_object())
-                .map(serde_json::Map::len)
-                .sum::<usize>()
-        };
-        (vec![name(item), count(item).to_string().into()], item)
+        let entries = |field: &str, item: &Value| item[field].as_object().map_or(0, Map::len);
+        let count = entries("data", item) + entries("binaryData", item);
+        (vec![item["metadata"]["name"].clone(), count.to_string().into()], item)
     };
     table(&["Name", "Data"], &items.iter().map(row).collect::<Vec<_>>(), None)
 }

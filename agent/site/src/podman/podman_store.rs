@@ -76,3 +76,35 @@ impl PodmanStore {
         command
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "tests")]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn podman_sees_nothing_of_the_owner() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("podman");
+        std::fs::write(&program, "#!/bin/sh\nenv\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let settings = SiteSettings { podman: program, ..SiteSettings::default() };
+        let store = PodmanStore::new(&settings, dir.path());
+        store.prepare(&settings).unwrap();
+        let output = String::from_utf8(store.command().output().unwrap().stdout).unwrap();
+        // Cargo sets many variables for tests.
+        assert!(std::env::vars_os().any(|(name, _)| name == "CARGO_MANIFEST_DIR"));
+        let names = output.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name);
+        let ours = ["HOME", "CONTAINERS_CONF", "CONTAINERS_REGISTRIES_CONF"];
+        // The shell sets these itself.
+        let of_shell = ["PWD", "SHLVL", "_", "OLDPWD"];
+        let is_known = |name: &str| ours.contains(&name) || KEPT_VARIABLES.contains(&name) || of_shell.contains(&name);
+        let foreign: Vec<&str> = names.filter(|name| !is_known(name)).collect();
+        assert!(foreign.is_empty(), "{foreign:?}");
+        assert!(output.contains(&format!("HOME={}", store.home().display())), "{output}");
+        let files = std::fs::read_to_string(store.home().join("registries.conf")).unwrap();
+        assert!(files.contains("unqualified-search-registries = []"), "{files}");
+    }
+}

@@ -92,14 +92,14 @@ async fn a_pod_gets_its_variables_files_and_arguments_and_its_end_is_told() {
     let host = HostUnderTest::start().await;
     let lease = host.lend(1, &[0]).await;
     let script = "echo \"$GREETING|$TOKEN|$POD|$ALL_a|$0|$1\"; read line < /etc/settings/deep/config; echo $line; \
-                  read line < /etc/keys/token; echo $line; read line < /work/made-by-init; echo $line; \
-                  echo more > /work/x && exit 3";
+                  read line < /etc/keys/token; echo $line; read line < /scratch/made-by-init; echo $line; \
+                  echo more > /scratch/x && exit 3";
     let more = json!({ "metadata": { "labels": { "app": "t" } }, "spec": {
         "initContainers": [{ "name": "prepare", "image": IMAGE,
-            "command": ["/bin/sh", "-c", "echo prepared > /work/made-by-init"],
-            "volumeMounts": [{ "name": "work", "mountPath": "/work" }] }],
+            "command": ["/bin/sh", "-c", "echo prepared > /scratch/made-by-init"],
+            "volumeMounts": [{ "name": "scratch", "mountPath": "/scratch" }] }],
         "volumes": [
-            { "name": "work", "emptyDir": {} },
+            { "name": "scratch", "emptyDir": {} },
             { "name": "shm", "emptyDir": { "medium": "Memory", "sizeLimit": "8Mi" } },
             { "name": "settings", "configMap": { "name": "settings", "items": [{ "key": "a", "path": "deep/config" }] } },
             { "name": "keys", "secret": { "secretName": "keys", "defaultMode": 256 } },
@@ -114,7 +114,7 @@ async fn a_pod_gets_its_variables_files_and_arguments_and_its_end_is_told() {
             ],
             "envFrom": [{ "prefix": "ALL_", "configMapRef": { "name": "settings" } }],
             "volumeMounts": [
-                { "name": "work", "mountPath": "/work" }, { "name": "shm", "mountPath": "/dev/shm" },
+                { "name": "scratch", "mountPath": "/scratch" }, { "name": "shm", "mountPath": "/dev/shm" },
                 { "name": "settings", "mountPath": "/etc/settings" }, { "name": "keys", "mountPath": "/etc/keys" },
             ],
         }],
@@ -255,12 +255,12 @@ async fn deep_folders_of_a_guest_are_removed_like_others() {
     }
     let host = HostUnderTest::start().await;
     let lease = host.lend(1, &[0]).await;
-    let more = json!({ "spec": { "volumes": [{ "name": "work", "emptyDir": {} }],
-        "containers": [{ "volumeMounts": [{ "name": "work", "mountPath": "/work" }] }] } });
+    let more = json!({ "spec": { "volumes": [{ "name": "scratch", "emptyDir": {} }],
+        "containers": [{ "volumeMounts": [{ "name": "scratch", "mountPath": "/scratch" }] }] } });
     lease.run("deep", "exec /bin/sleep 600", more).await.unwrap();
     lease.wait("deep", is_running).await;
     // Deeper than one descriptor for each level allows, under a common limit of 1,024.
-    for folder in ["/work", "/bin"] {
+    for folder in ["/scratch", "/bin"] {
         nest(&host, folder, 1_500);
     }
     lease.delete("deep", 0).await;
