@@ -27,7 +27,7 @@ use crate::answers::Refusal;
 use crate::lease_seats::LeaseSeats;
 use crate::leases::Leases;
 use crate::objects::ObjectKind;
-use crate::pod_host::PodHost;
+use crate::running::PodHost;
 
 /// Largest body: a ConfigMap of 1 MiB in base64.
 const MAX_BODY: usize = 2 << 20;

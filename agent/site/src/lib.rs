@@ -18,20 +18,13 @@ mod answers;
 mod api;
 mod cdi;
 mod certificate;
-mod container_maker;
-mod container_status;
-mod environment;
 mod held;
-mod host_parts;
 mod lease_seats;
 mod leases;
 mod objects;
-mod pod_book;
-mod pod_host;
-mod pod_plan;
-mod pod_runner;
 mod podman;
 mod record_files;
+mod running;
 mod server;
 mod settings;
 
@@ -55,7 +48,7 @@ use tokio::task::JoinHandle;
 
 use self::api::Site;
 use self::leases::{LeaseRecord, Leases};
-use self::pod_host::PodHost;
+use self::running::PodHost;
 
 pub use self::settings::SiteSettings;
 

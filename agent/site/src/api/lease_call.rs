@@ -11,8 +11,7 @@ use comity_types::LeaseId;
 use super::Site;
 use crate::answers::{Caller, Refusal};
 use crate::leases::LeaseRecord;
-use crate::pod_book::{PodEntry, PodKey};
-use crate::pod_host::PodHost;
+use crate::running::{PodEntry, PodHost, PodKey};
 
 /// What a handler works with: it exists only if the path has the caller's own namespace.
 pub(super) struct LeaseCall {

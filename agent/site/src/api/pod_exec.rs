@@ -25,10 +25,9 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 
 use super::lease_call::LeaseCall;
 use crate::answers::Refusal;
-use crate::container_maker::container_name;
 use crate::lease_seats::MAX_COMMANDS;
-use crate::pod_plan::PodPlan;
 use crate::podman::ExecOptions;
+use crate::running::{PodPlan, container_name};
 
 /// Versions of the protocol, best first. The later one can close a channel: without it standard input never ends.
 const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];

@@ -10,10 +10,8 @@ use tokio::io::AsyncReadExt as _;
 
 use super::lease_call::LeaseCall;
 use crate::answers::{Refusal, is_true, number, parameters};
-use crate::container_maker::container_name;
-use crate::container_status::container_ref;
-use crate::pod_plan::PodPlan;
 use crate::podman::LogOptions;
+use crate::running::{PodPlan, container_name, container_ref};
 
 /// Size of the parts in which a log is sent.
 const LOG_PART: usize = 32 << 10;

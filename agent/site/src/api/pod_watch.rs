@@ -16,8 +16,7 @@ use super::lease_call::LeaseCall;
 use super::pod_selector::Selector;
 use super::pod_table::{as_object, pods_table};
 use crate::answers::{Refusal, number};
-use crate::pod_book::ChangeKind;
-use crate::pod_host::PodHost;
+use crate::running::{ChangeKind, PodHost};
 
 /// Longest watch; clients start another.
 const MAX_LIFE: Duration = Duration::from_secs(1_800);

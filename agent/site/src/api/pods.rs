@@ -14,9 +14,7 @@ use super::lease_call::LeaseCall;
 use super::object_body::json_object;
 use super::pod_table::{as_object, pods_table};
 use crate::answers::{Refusal, wants_table};
-use crate::pod_book::{BookError, PodKey};
-use crate::pod_host::{PodHost, Refused};
-use crate::pod_plan::{MAX_GRACE, PodPlan};
+use crate::running::{BookError, MAX_GRACE, PodHost, PodKey, PodPlan, Refused};
 
 /// Most warnings of an answer.
 const MAX_WARNINGS: usize = 16;

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::pod_plan::{ContainerPlan, PodPlan};
 use crate::podman::Exit;
+use crate::running::pod_plan::{ContainerPlan, PodPlan};
 
 /// The status of a pod that was just taken.
 pub(crate) fn new_status(plan: &PodPlan, now: Time) -> PodStatus {

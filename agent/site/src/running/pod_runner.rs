@@ -10,12 +10,12 @@ use k8s_openapi::api::core::v1::{ContainerState as ShownState, ContainerStatus, 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use tokio::sync::watch;
 
-use crate::container_maker::{ContainerMaker, NotStarted, container_name};
-use crate::container_status::{container_mut, container_ref, running, set_conditions, terminated, waiting};
-use crate::host_parts::HostParts;
-use crate::pod_book::{PodEntry, PodKey, Stop};
-use crate::pod_plan::{ContainerPlan, PodPlan, RestartPolicy};
 use crate::podman::{ContainerState, Exit, PodmanError};
+use crate::running::container_maker::{ContainerMaker, NotStarted, container_name};
+use crate::running::container_status::{container_mut, container_ref, running, set_conditions, terminated, waiting};
+use crate::running::host_parts::HostParts;
+use crate::running::pod_book::{PodEntry, PodKey, Stop};
+use crate::running::pod_plan::{ContainerPlan, PodPlan, RestartPolicy};
 
 /// Pause before what failed is tried again: first, and longest.
 const RETRY: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(60));

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::objects::NewObject;
-use crate::pod_plan::PodPlan;
+use crate::running::pod_plan::PodPlan;
 
 fn variables(container: Value) -> Result<BTreeMap<String, Variable>, String> {
     let dir = tempfile::tempdir().unwrap();

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::objects::Objects;
-use crate::pod_book::PodBook;
 use crate::podman::{Podman, PodmanError, remove_tree};
+use crate::running::pod_book::PodBook;
 use crate::settings::SiteSettings;
 
 /// The parts of a host.

@@ -16,15 +16,16 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::container_status::new_status;
 use crate::held::Held;
-use crate::host_parts::HostParts;
 use crate::leases::LeaseRecord;
 use crate::objects::Objects;
-use crate::pod_book::{BookError, PodBook, PodKey};
-use crate::pod_plan::{PodPlan, PodRefusal};
-use crate::pod_runner::PodRunner;
 use crate::podman::{Podman, PodmanError};
+use crate::running::admission::held_by;
+use crate::running::container_status::new_status;
+use crate::running::host_parts::HostParts;
+use crate::running::pod_book::{BookError, PodBook, PodKey};
+use crate::running::pod_plan::{PodPlan, PodRefusal};
+use crate::running::pod_runner::PodRunner;
 use crate::settings::SiteSettings;
 
 /// Longest grace of pods whose lease has ended.
@@ -158,7 +159,7 @@ impl PodHost {
         pod.status = Some(new_status(&plan, host.now()));
         let hold = |others: &[&Held]| {
             let free = record.share.clone().without(others.iter().copied());
-            Held::of_pod(&plan, &record.share, &free, &record.resource)
+            held_by(&plan, &record.share, &free, &record.resource)
         };
         let pod = host.book.add(&key, pod, &record.resource, dry_run, hold)?;
         if !dry_run {

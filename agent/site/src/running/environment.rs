@@ -8,7 +8,7 @@ use comity_types::LeaseId;
 use k8s_openapi::api::core::v1::{EnvVarSource, ObjectFieldSelector, Pod};
 
 use crate::objects::{ObjectKind, Objects};
-use crate::pod_plan::{ContainerPlan, FileItem, FileSource, check_variable, expand};
+use crate::running::pod_plan::{ContainerPlan, FileItem, FileSource, check_variable, expand};
 
 /// Where values come from.
 #[derive(Clone, Copy)]

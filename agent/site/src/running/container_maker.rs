@@ -7,12 +7,12 @@ use comity_runtime::atomic_file;
 use comity_types::LeaseId;
 use serde_json::{Map, Value, json};
 
-use crate::environment::{Sources, expanded, holds_secret};
-use crate::host_parts::HostParts;
 use crate::objects::ObjectKind;
-use crate::pod_book::PodEntry;
-use crate::pod_plan::{ContainerPlan, MountPlan, PodPlan, VolumePlan};
 use crate::podman::{ContainerSpec, PodmanError};
+use crate::running::environment::{Sources, expanded, holds_secret};
+use crate::running::host_parts::HostParts;
+use crate::running::pod_book::PodEntry;
+use crate::running::pod_plan::{ContainerPlan, MountPlan, PodPlan, VolumePlan};
 
 /// Folder beside those of volumes; no volume has this name.
 const HOST_FILES: &str = "host_files";
