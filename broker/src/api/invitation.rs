@@ -135,11 +135,12 @@ pub async fn check_outstanding(
     secret_sha256: &str,
     idempotency: &Idempotency,
 ) -> Result<(), RpcError> {
+    let now = context.now();
     let known = |state: &State| {
         if comity_core::idempotency::seen(&state.idempotency, idempotency).is_some() {
             return Ok(());
         }
-        check_invite(state, context.now(), secret_sha256, subject).map(drop)
+        check_invite(state, now, secret_sha256, subject).map(drop)
     };
     Ok(context.group.read(Consistency::Linearizable, known).await??)
 }

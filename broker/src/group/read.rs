@@ -25,7 +25,8 @@ pub enum Consistency {
 }
 
 impl Group {
-    /// Runs `f` on the state. `f` must be quick: no entry is applied meanwhile.
+    /// Runs `f` on the state. `f` must be quick, since no entry is applied meanwhile, and must
+    /// not read again, [`log_now`](Self::log_now) included.
     ///
     /// # Errors
     /// [`Unavailable`] where a linearizable read is not confirmed within the deadline. Reads change nothing and are
@@ -37,7 +38,7 @@ impl Group {
         Ok(self.peek(f))
     }
 
-    /// Runs `f`, which must be quick, on the state of this broker.
+    /// As [`read`](Self::read), on the state of this broker.
     pub fn peek<T>(&self, f: impl FnOnce(&State) -> T) -> T {
         self.inner.replica.read(|replicated| f(&replicated.state))
     }

@@ -1,5 +1,6 @@
 //! The replicated state in memory.
 
+use std::cell::Cell;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use comity_core::reply::Applied;
@@ -61,8 +62,10 @@ impl Replica {
         }
     }
 
-    /// Runs `f` on the state; blocks apply meanwhile.
+    /// Runs `f` on the state; blocks apply meanwhile. `f` must not read again: once apply waits for this read, another
+    /// read waits for apply. Debug builds panic there.
     pub(crate) fn read<T>(&self, f: impl FnOnce(&Replicated) -> T) -> T {
+        let _reading = Reading::begin();
         // A panic of a reader leaves the state intact. A panic during apply ends openraft's task, and this broker
         // leaves the group; earlier state may still be read as stale.
         f(&self.replicated.read().unwrap_or_else(PoisonError::into_inner))
@@ -138,6 +141,27 @@ impl Replica {
     }
 }
 
+thread_local! {
+    static READING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, this thread reads the state.
+struct Reading;
+
+impl Reading {
+    fn begin() -> Self {
+        let nested = READING.replace(true);
+        debug_assert!(!nested, "a read of the state within another one deadlocks once apply waits between the two");
+        Self
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        READING.set(false);
+    }
+}
+
 fn next_index(last_applied: Option<LogId>) -> u64 {
     last_applied.map_or(0, |id| id.index.saturating_add(1))
 }
@@ -145,6 +169,15 @@ fn next_index(last_applied: Option<LogId>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::suite_tests::Blind;
+
+    #[test]
+    #[should_panic = "a read of the state within another one"]
+    fn a_read_within_a_read_is_found_before_it_deadlocks() {
+        let state = State::default();
+        let replica = Replica::new(state, None, StoredMembership::default(), Arc::new(Blind));
+        replica.read(|_| replica.read(|_| ()));
+    }
 
     #[test]
     fn no_snapshot_is_made_of_a_broken_state() {

@@ -16,7 +16,7 @@ use super::*;
 use crate::replication::types::{Entry, LogId, TypeConfig, Vote};
 use crate::storage::SnapshotMade;
 
-struct Blind;
+pub(super) struct Blind;
 
 impl ApplyObserver for Blind {
     fn applied(&self, _state: &State, _applied: &comity_core::Applied) {}
