@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     audit, cluster, completions, context, doctor, institution, invitation, lease, login, man, offers, peering, policy,
-    raft, request, status, top, user, version, whoami,
+    raft, request, run, status, top, user, version, whoami,
 };
 use crate::dev::DevArgs;
 use crate::exit;
@@ -24,6 +24,7 @@ Examples:
   comity dev                                  try a whole federation
   comity login                                join with a token
   comity offers                               list the GPUs that clusters lend
+  comity run --tenant t --origin c --class frontier --image IMAGE -- python train.py
   comity request submit --tenant t --origin c --class frontier --gpus 3 --wait
   comity lease list
   comity lease kubeconfig lease-1 --output-file gpus.kubeconfig
@@ -55,6 +56,8 @@ pub struct Args {
 pub enum Command {
     /// Run a whole federation on this machine
     Dev(DevArgs),
+    /// Run a command on borrowed GPUs, for as long as it runs
+    Run(run::RunArgs),
     /// Brokers, clusters, GPUs, leases and queue on one screen
     Status(status::StatusArgs),
     /// GPU use, leases and queue, live

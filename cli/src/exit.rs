@@ -21,13 +21,16 @@ pub enum Exit {
     Unservable,
     /// The configuration cannot be used: identity, broker addresses, kubeconfig.
     Configuration,
+    /// `comity run` could not run the command to its end. Programs have few codes above 124, so that scripts tell its
+    /// failures from the command's.
+    NotRun,
     /// Ctrl-C; by convention of shells, 128 and the number of SIGINT.
     Interrupted,
 }
 
 impl Exit {
     /// All exit codes, in the order of the documentation.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Ok,
         Self::Refused,
         Self::Usage,
@@ -36,6 +39,7 @@ impl Exit {
         Self::Unavailable,
         Self::Unservable,
         Self::Configuration,
+        Self::NotRun,
         Self::Interrupted,
     ];
 
@@ -51,6 +55,7 @@ impl Exit {
             Self::Unavailable => 5,
             Self::Unservable => 6,
             Self::Configuration => 64,
+            Self::NotRun => 125,
             Self::Interrupted => 130,
         }
     }
@@ -67,6 +72,9 @@ impl Exit {
             Self::Unavailable => "no broker, agent or cluster answered in time; a retry may help",
             Self::Unservable => "no donor could ever serve the request as things are; --queue-anyway queues it",
             Self::Configuration => "bad configuration: identity, broker addresses or kubeconfig",
+            Self::NotRun => {
+                "comity run could not run the command to its end; otherwise it ends with the command's code"
+            }
             Self::Interrupted => "interrupted by Ctrl-C; a submitted request continues",
         }
     }
@@ -79,6 +87,8 @@ pub enum Success {
     Done,
     /// `policy plan --detailed-exitcode` found changes.
     Changes,
+    /// The command of `comity run` ended with this code.
+    Command(u8),
 }
 
 impl From<Success> for ExitCode {
@@ -87,6 +97,7 @@ impl From<Success> for ExitCode {
             Success::Done => Exit::Ok.into(),
             // As `terraform plan -detailed-exitcode`; all errors of that command end with 1.
             Success::Changes => Self::from(2),
+            Success::Command(code) => Self::from(code),
         }
     }
 }
@@ -113,7 +124,7 @@ mod tests {
 
     #[test]
     fn numbers_are_stable_and_each_is_in_the_help() {
-        assert_eq!(Exit::ALL.map(Exit::number), [0, 1, 2, 3, 4, 5, 6, 64, 130]);
+        assert_eq!(Exit::ALL.map(Exit::number), [0, 1, 2, 3, 4, 5, 6, 64, 125, 130]);
         for exit in Exit::ALL {
             assert!(help().contains(&format!("{:>3}  {}", exit.number(), exit.meaning())), "{exit:?}");
         }

@@ -108,6 +108,14 @@ impl Failure {
         self
     }
 
+    /// As `comity run` ends with it: its other codes are the command's.
+    pub(crate) fn of_run(mut self) -> Self {
+        if self.exit != Exit::Interrupted {
+            self.exit = Exit::NotRun;
+        }
+        self
+    }
+
     /// With the exit code of every error under `--detailed-exitcode`, where 2 stands for changes.
     #[must_use]
     pub(crate) fn with_detailed_exitcode(self) -> Self {

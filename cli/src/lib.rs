@@ -82,6 +82,7 @@ async fn run(args: &Args) -> Result<Success, Failure> {
 async fn dispatch(command: &Command, session: &session::Session) -> Result<Success, Failure> {
     let done = match command {
         Command::Policy(command) => return command.run(session).await,
+        Command::Run(command) => return command.run(session).await,
         Command::Dev(command) => command.run(session).await,
         Command::Login(command) => command.run(session).await,
         Command::Context(command) => command.run(session),
@@ -123,6 +124,7 @@ fn telemetry(args: &Args) -> TelemetryConfig {
 fn report(args: &Args, failure: &Failure) -> ExitCode {
     let failure = &match &args.command {
         Command::Policy(command) if command.has_detailed_exitcode() => failure.clone().with_detailed_exitcode(),
+        Command::Run(_) => failure.clone().of_run(),
         _ => failure.clone(),
     };
     if args.global.output.is_for_scripts() {

@@ -1,6 +1,7 @@
 //! Parses and formats amounts as people write them, exactly: without floating point.
 
 mod amount;
+mod bytes;
 mod data;
 mod duration_bounds;
 mod gpus;
@@ -8,6 +9,7 @@ mod members;
 mod time;
 
 pub use amount::{format_cpu, format_memory, parse_cpu_milli, parse_gbits, parse_memory_mib};
+pub use bytes::format_bytes;
 /// Formats thousandths of anything: GPUs, cores, credits.
 pub use comity_policy::show_gpus as format_milli;
 pub use data::{DataAmount, parse_data};

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
+use tokio::process::Command;
 
 use crate::process::place::Place;
 use crate::programs::{program, utf8};
@@ -28,16 +29,24 @@ impl Comity {
         Self { place, brokers: brokers.join(","), dir: dir.to_owned() }
     }
 
+    /// `comity ARGS` as `user`, not started yet.
+    ///
+    /// # Errors
+    /// When the program is missing.
+    pub fn command(&self, user: &str, args: &[&str]) -> Result<Command> {
+        let identity = identity(&self.dir, user);
+        let mut words = vec!["--broker", &self.brokers, "--identity", utf8(&identity)?];
+        words.extend_from_slice(args);
+        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+        Ok((self.place.launch)(&program("comity")?, &words))
+    }
+
     /// Runs `comity -o json ARGS` as `user`; returns exit code, standard output and standard error.
     ///
     /// # Errors
     /// When the command cannot be started or does not end.
     pub async fn run(&self, user: &str, args: &[&str]) -> Result<(i32, String, String)> {
-        let identity = identity(&self.dir, user);
-        let mut words = vec!["--broker", &self.brokers, "--identity", utf8(&identity)?, "-o", "json"];
-        words.extend_from_slice(args);
-        let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-        let mut command = (self.place.launch)(&program("comity")?, &words);
+        let mut command = self.command(user, &[&["-o", "json"], args].concat())?;
         let output = tokio::time::timeout(PATIENCE, command.kill_on_drop(true).output())
             .await
             .context("comity took too long")??;

@@ -6,6 +6,7 @@ use comity_proto::v1::lease_service_client::LeaseServiceClient;
 
 mod get_lease;
 mod kubeconfig;
+mod kubeconfig_source;
 mod local_api;
 mod release;
 mod renew;
@@ -13,6 +14,7 @@ mod secret;
 
 pub(crate) use get_lease::get_lease;
 pub use kubeconfig::KubeconfigArgs;
+pub use kubeconfig_source::KubeconfigSource;
 pub(crate) use local_api::fetch_kubeconfig;
 pub use release::LeaseReleaseArgs;
 pub use renew::LeaseRenewArgs;

@@ -22,17 +22,17 @@ mod wiring_args;
 
 pub use cancel::RequestCancelArgs;
 pub use example::RequestExampleArgs;
+pub(crate) use follow::ChangeLines;
 pub use follow::{Change, Followed, Follower};
 pub use quotas::QuotasArgs;
 pub use quote::QuoteArgs;
 pub use read_spec::read_spec;
 pub(crate) use spec_args::OUTPUT;
-pub use spec_args::SpecArgs;
+pub use spec_args::{DeliveryArg, SpecArgs};
 pub use submit::SubmitArgs;
 pub use templates::RequestTemplatesArgs;
 
 use self::ctrl_c::{CtrlC, stopped_waiting};
-use self::follow::ChangeLines;
 use super::completions::known_ids;
 use crate::clock::now_ms;
 use crate::failure::Failure;

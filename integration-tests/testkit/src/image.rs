@@ -2,6 +2,7 @@
 
 pub(crate) mod canary_image;
 pub(crate) mod python_image;
+pub(crate) mod shell_image;
 
 use std::fs;
 use std::io;

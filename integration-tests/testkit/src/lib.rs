@@ -88,6 +88,7 @@ pub use control_plane::{
 pub use etcd_group::{ClientPem, EtcdGroup, EtcdGroupError};
 pub use image::canary_image::{CANARY_IMAGE, missing_for_canary_image, write_canary_image};
 pub use image::python_image::{PYTHON_IMAGE, missing_for_python_image, write_python_image};
+pub use image::shell_image::{SHELL_IMAGE, write_shell_image};
 pub use kubectl::KubectlError;
 pub use liqo_controllers::{LiqoControllers, LiqoControllersConfig, LiqoControllersError};
 pub use mig_manager::MigLayouts;

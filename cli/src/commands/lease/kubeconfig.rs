@@ -4,16 +4,14 @@ use std::path::PathBuf;
 
 use clap::Args;
 use comity_runtime::atomic_file::{self, PRIVATE};
-use comity_types::{Delivery, printable};
+use comity_types::printable;
 use serde::Serialize;
 
-use super::{local_api, secret};
+use super::KubeconfigSource;
 use crate::commands::completions::known_ids;
-use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet, write_stdout};
 use crate::session::Session;
-use crate::views::Known;
 
 const KUBECONFIG_EXAMPLES: &str = "\
 Examples:
@@ -34,12 +32,8 @@ pub struct KubeconfigArgs {
     /// Lease, as in lease-7
     #[arg(add = known_ids::leases())]
     lease: String,
-    /// Unix socket of the origin's agent on this machine [default: the context's]
-    #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT")]
-    agent: Option<PathBuf>,
-    /// Kubeconfig of the origin, to read the Secret from it
-    #[arg(long, value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    source: KubeconfigSource,
     /// Write to this file, readable only by you, instead of standard output
     #[arg(long, value_name = "FILE")]
     output_file: Option<PathBuf>,
@@ -61,36 +55,7 @@ impl Answer for Written {
 
 impl KubeconfigArgs {
     pub(super) async fn run(&self, session: &Session) -> Result<(), Failure> {
-        let agent = match (&self.agent, &self.kubeconfig) {
-            (None, None) => session.context()?.and_then(|context| context.agent),
-            (given, _) => given.clone(),
-        };
-        let kubeconfig = match (&agent, &self.kubeconfig) {
-            (_, Some(origin)) => {
-                let lease = super::get_lease(session, &self.lease).await?;
-                if lease.delivery.is(Delivery::VirtualNode) {
-                    let reason = format!("{} is a virtual node in {} and has no kubeconfig", lease.id, lease.origin);
-                    return Err(Failure::new(Exit::Refused, "wrong-state", reason)
-                        .remedy(format!("'comity lease show {}' shows what its pods need", lease.id)));
-                }
-                if !matches!(lease.state, Known::Value(state) if state.is_in_force()) {
-                    return Err(Failure::new(
-                        Exit::Refused,
-                        "wrong-state",
-                        format!("{} is {}; only an active lease has a kubeconfig", lease.id, lease.state),
-                    )
-                    .remedy(format!("see 'comity lease show {}'", lease.id)));
-                }
-                secret::read(origin, &lease).await?
-            }
-            (Some(socket), None) => local_api::fetch_kubeconfig(socket, &self.lease).await?,
-            (None, None) => {
-                return Err(Failure::usage("neither an agent nor a kubeconfig of the origin is given").remedy(
-                    "give --agent SOCKET (COMITY_AGENT) or --kubeconfig FILE; a context keeps the socket that 'comity \
-                         login' or 'comity context add' got",
-                ));
-            }
-        };
+        let kubeconfig = self.source.fetch(session, &self.lease).await?;
         let Some(file) = &self.output_file else {
             return write_stdout(&printable(kubeconfig.expose()));
         };

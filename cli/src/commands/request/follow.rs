@@ -47,13 +47,13 @@ impl Answer for Change {
 
 /// Changes as lines for people: a line that reads like the one before is not written again.
 #[derive(Debug, Default)]
-pub(super) struct ChangeLines {
+pub(crate) struct ChangeLines {
     last: String,
 }
 
 impl ChangeLines {
     /// The line of a change, with its line break; empty if it reads like the one before.
-    pub(super) fn next(&mut self, change: &Change, now_ms: u64, page: Page) -> Result<&str, Failure> {
+    pub(crate) fn next(&mut self, change: &Change, now_ms: u64, page: Page) -> Result<&str, Failure> {
         let line = Format::Table.render_event(change, now_ms, page)?;
         if line == self.last {
             return Ok("");

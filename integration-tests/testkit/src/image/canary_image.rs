@@ -30,11 +30,7 @@ pub fn missing_for_canary_image() -> Vec<String> {
 ///
 /// When busybox cannot be read, the Containerfile has another form, or a file cannot be written.
 pub fn write_canary_image(scratch: &Path, archive: &Path) -> io::Result<()> {
-    let bin = scratch.join("bin");
-    fs::create_dir_all(&bin)?;
-    for applet in APPLETS {
-        fs::copy(BUSYBOX, bin.join(applet))?;
-    }
+    copy_applets(&APPLETS, &scratch.join("bin"))?;
     let recipe = Recipe::read(CONTAINERFILE)
         .ok_or_else(|| io::Error::other("the Containerfile of canaries has no ENV, USER or ENTRYPOINT of one word"))?;
     let program = scratch.join(recipe.program.trim_start_matches('/'));
@@ -42,6 +38,15 @@ pub fn write_canary_image(scratch: &Path, archive: &Path) -> io::Result<()> {
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
     let Recipe { program: path, user, env } = &recipe;
     image::write_folder(&FolderImage { name: CANARY_IMAGE, folder: scratch, path, user, env }, archive)
+}
+
+/// Copies Debian's static busybox into a folder under the names of these applets.
+pub(super) fn copy_applets(applets: &[&str], bin: &Path) -> io::Result<()> {
+    fs::create_dir_all(bin)?;
+    for applet in applets {
+        fs::copy(BUSYBOX, bin.join(applet))?;
+    }
+    Ok(())
 }
 
 /// What the Containerfile says about the image.
