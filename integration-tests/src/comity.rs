@@ -29,6 +29,12 @@ impl Comity {
         Self { place, brokers: brokers.join(","), dir: dir.to_owned() }
     }
 
+    /// The same command in another place.
+    #[must_use]
+    pub fn at(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
+
     /// `comity ARGS` as `user`, not started yet.
     ///
     /// # Errors

@@ -73,6 +73,8 @@ mod reclaimed;
 mod restart;
 #[path = "scenarios/brokers/root_rotation.rs"]
 mod root_rotation;
+#[path = "scenarios/kubernetes/run_command.rs"]
+mod run_command;
 #[path = "scenarios/secrets.rs"]
 mod secrets;
 #[path = "scenarios/signed_policy.rs"]

@@ -18,11 +18,13 @@ use comity_proto::v1;
 use kube::api::AttachParams;
 use kube::config::Kubeconfig;
 use serde::Serialize;
+use tokio::net::TcpListener;
 use tokio_util::io::SyncIoBridge;
 
 mod borrowed_lease;
 mod env_arg;
 mod log_position;
+mod ports;
 mod remote;
 mod results;
 mod run_pod;
@@ -32,6 +34,7 @@ mod work_folder;
 
 use self::borrowed_lease::BorrowedLease;
 use self::env_arg::parse_env;
+use self::ports::{ForwardedPort, parse_port};
 use self::remote::Remote;
 use self::run_pod::{CONTROL, WORK, Work};
 use self::signals::{Caught, Signals};
@@ -85,6 +88,9 @@ pub struct RunArgs {
     /// Connect this terminal to the command; without a command, to a shell
     #[arg(short, long, help_heading = RUN)]
     interactive: bool,
+    /// Port of this machine that leads to a port of the command, as in 6006, or 8080:80 for port 80 there (repeatable)
+    #[arg(long = "port", value_name = "HERE[:THERE]", value_parser = parse_port, help_heading = RUN)]
+    ports: Vec<ForwardedPort>,
     /// Stop waiting for the lease after this time; the request is cancelled then
     #[arg(long, default_value = "10m", value_parser = DurationBounds::WAIT.parser(), allow_hyphen_values = true,
         value_name = "DURATION", help_heading = RUN)]
@@ -119,6 +125,12 @@ pub struct RunArgs {
     /// Command and its arguments, after --
     #[arg(last = true, value_name = "COMMAND", required_unless_present = "interactive")]
     command: Vec<String>,
+}
+
+/// What a run takes from this machine.
+struct Taken {
+    folder: Option<WorkFolder>,
+    listeners: Vec<(TcpListener, ForwardedPort)>,
 }
 
 /// The answer of a dry run.
@@ -162,10 +174,11 @@ impl RunArgs {
             return session.print(&plan).map(|()| Success::Done);
         }
         self.kubeconfig.check(session)?;
+        let listeners = ports::listen(&self.ports).await?;
         let mut signals = Signals::listen()?;
         let limit = Duration::from_millis(self.timeout);
         let borrowed = BorrowedLease::borrow(session, spec, limit, &mut signals).await?;
-        let done = self.on_lease(session, &borrowed, folder, &mut signals).await;
+        let done = self.on_lease(session, &borrowed, Taken { folder, listeners }, &mut signals).await;
         borrowed.give_back().await;
         done.map(|code| Success::Command(exit_byte(code)))
     }
@@ -206,7 +219,7 @@ impl RunArgs {
         &self,
         session: &Session,
         borrowed: &BorrowedLease,
-        folder: Option<WorkFolder>,
+        Taken { folder, listeners }: Taken,
         signals: &mut Signals,
     ) -> Result<i32, Failure> {
         let lease = &borrowed.lease;
@@ -235,6 +248,7 @@ impl RunArgs {
             Ok(remote)
         };
         let remote = signals.run_until(start).await?;
+        let _forwarding = ports::forward(listeners, &remote);
         let code = if self.interactive {
             terminal::connect(&remote, &command, signals).await?
         } else {

@@ -6,7 +6,7 @@ use futures::AsyncReadExt as _;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use kube::api::{AttachParams, AttachedProcess, LogParams, PostParams};
 use kube::{Api, Client};
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 
 use super::log_position::LogPosition;
 use super::run_pod::NAME;
@@ -109,6 +109,13 @@ impl Remote {
             ..parameters
         };
         retried("a command in the container", || self.pods.exec(NAME, command.iter().copied(), &parameters)).await
+    }
+
+    /// Connects to a port of the container.
+    pub(super) async fn connect(&self, port: u16) -> Result<impl AsyncRead + AsyncWrite + Unpin, Failure> {
+        let connected = self.pods.portforward(NAME, &[port]).await;
+        let mut forwarder = connected.map_err(|error| failure_of("a connection", &error))?;
+        forwarder.take_stream(port).ok_or_else(|| Failure::unavailable("the donor opened no connection"))
     }
 
     /// Runs a short script in the container; returns what it printed.

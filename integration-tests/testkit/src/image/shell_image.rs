@@ -8,8 +8,8 @@ use crate::image::{self, FolderImage};
 
 /// Name of the image.
 pub const SHELL_IMAGE: &str = "comity.local/shell:1";
-const APPLETS: [&str; 13] =
-    ["sh", "cat", "date", "env", "find", "id", "ls", "mkdir", "seq", "sleep", "tar", "touch", "true"];
+const APPLETS: [&str; 14] =
+    ["sh", "cat", "date", "env", "find", "id", "ls", "mkdir", "nc", "seq", "sleep", "tar", "touch", "true"];
 
 /// Writes the image as the file `archive`. `scratch` is an empty folder for its files.
 ///

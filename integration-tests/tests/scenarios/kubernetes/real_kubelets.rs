@@ -16,6 +16,7 @@ use crate::canaries::{self, Enforcement};
 use crate::gpu_boxes::{self, GpuNode};
 use crate::held_devices;
 use crate::mig_box::{self, MigManager};
+use crate::run_command;
 use crate::two_classes::TenantLease;
 
 const ORIGIN: &str = "polytech-campus";
@@ -69,6 +70,7 @@ async fn a_tenants_container_runs_on_the_donor_and_outlives_the_brokers() {
 
     half.ends(&federation).await;
     mig_box::is_merged_back(&federation, &clusters.donor, DONOR).await;
+    run_command::a_command_runs(&federation, &clusters, ORIGIN).await;
     manager.stop().await;
     let node = GpuNode { federation: &federation, donor: &clusters.donor, cluster: DONOR, id: &whole.node };
     gpu_boxes::failures_are_counted(&node, &whole.id, started, &log).await;
