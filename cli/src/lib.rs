@@ -10,7 +10,7 @@
 //!
 //! This crate never decides about policy or placement (brokers do; `policy check` calls the crate that they use), never
 //! prints a secret unasked, and leaves nothing behind. It prints through [`output`], which shows only printable text,
-//! whoever sent it.
+//! whoever sent it. Only the output of the command of `comity run` goes on as it comes, as with `ssh`.
 
 #![warn(clippy::print_stdout, clippy::print_stderr, reason = "everything printed goes through `output`")]
 
@@ -44,6 +44,9 @@ pub use exit::{Exit, Success};
 pub use failure::Failure;
 pub use global_args::GlobalArgs;
 
+/// Longest wait for threads when a command has ended.
+const LAST_THREADS: std::time::Duration = std::time::Duration::from_secs(1);
+
 /// Parses the command line, runs the command, and prints any failure on standard error.
 pub fn main() -> ExitCode {
     // Where a shell asks for completions, this answers and exits.
@@ -58,7 +61,10 @@ pub fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return report(&args, &Failure::unavailable(format!("cannot start: {error}"))),
     };
-    match runtime.block_on(run(&args)) {
+    let done = runtime.block_on(run(&args));
+    // A thread that waits for a terminal or a pipe does not keep the process.
+    runtime.shutdown_timeout(LAST_THREADS);
+    match done {
         Ok(success) => success.into(),
         Err(failure) => report(&args, &failure),
     }

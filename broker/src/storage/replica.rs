@@ -90,6 +90,7 @@ impl Replica {
     /// Applies a command. After an error the state stays broken: the broker must stop.
     pub(super) fn apply(&self, log_id: LogId, envelope: &LogEnvelope) -> Result<Applied, IllegalChange> {
         let applied = {
+            let _reading = Reading::begin();
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
             let applied = match replicated.state.apply(envelope) {
                 Ok(applied) => applied,
@@ -109,6 +110,7 @@ impl Replica {
     /// Applies an entry without a command.
     pub(super) fn advance(&self, log_id: LogId, membership: Option<StoredMembership>) {
         let revision = {
+            let _reading = Reading::begin();
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
             replicated.last_applied = Some(log_id);
             if let Some(membership) = membership {
@@ -123,6 +125,7 @@ impl Replica {
     pub(super) fn replace(&self, state: State, meta: &SnapshotMeta) {
         let revision = state.revision;
         {
+            let _reading = Reading::begin();
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
             *replicated = Replicated::new(state, meta.last_log_id, meta.last_membership.clone());
             self.observer.restored(&replicated.state);
@@ -145,13 +148,13 @@ thread_local! {
     static READING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it lives, this thread reads the state.
+/// While it lives, this thread reads or changes a state.
 struct Reading;
 
 impl Reading {
     fn begin() -> Self {
         let nested = READING.replace(true);
-        debug_assert!(!nested, "a read of the state within another one deadlocks once apply waits between the two");
+        debug_assert!(!nested, "a read of the state within another one, or within apply, deadlocks once apply waits");
         Self
     }
 }

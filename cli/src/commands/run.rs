@@ -9,34 +9,38 @@
 //! The lease has a short term and is renewed meanwhile, so that nothing is held for long if this process dies.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use comity_proto::v1;
-use kube::api::AttachParams;
+use comity_proto::v1::request_service_client::RequestServiceClient;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use kube::config::Kubeconfig;
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio_util::io::SyncIoBridge;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 mod borrowed_lease;
 mod env_arg;
+mod exec;
 mod log_position;
 mod ports;
 mod remote;
 mod results;
 mod run_pod;
+mod scripts;
 mod signals;
 mod terminal;
+mod transfer;
 mod work_folder;
 
 use self::borrowed_lease::BorrowedLease;
 use self::env_arg::parse_env;
 use self::ports::{ForwardedPort, parse_port};
 use self::remote::Remote;
-use self::run_pod::{CONTROL, WORK, Work};
+use self::run_pod::{NAME, Work};
 use self::signals::{Caught, Signals};
 use self::work_folder::WorkFolder;
 use super::lease::{KubeconfigSource, kube_client};
@@ -44,8 +48,9 @@ use super::request::{DeliveryArg, SpecArgs, read_spec};
 use crate::exit::Success;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet, fields, note};
-use crate::session::Session;
+use crate::session::{Session, call, idempotency_key};
 use crate::units::{DurationBounds, counted, format_bytes, parse_memory_mib};
+use crate::views::{Lease, Request};
 
 const RUN_EXAMPLES: &str = "\
 Examples:
@@ -64,10 +69,14 @@ const FILES: &str = "Files";
 /// Term of the lease: how long it may outlive a client that dies.
 const TERM_MS: u64 = 40_000;
 const MIB: u64 = 1 << 20;
-/// Interval of progress on long transfers.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
-/// Longest wait for the rest of the output once the command has ended.
-const LAST_OUTPUT: Duration = Duration::from_secs(10);
+/// Files that a dry run names to people.
+const SHOWN_FILES: usize = 20;
+/// Interval at which the lease's credential is read again. It holds for minutes.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
+/// Longest wait for the rest of the output once the container has ended.
+const LAST_OUTPUT: Duration = Duration::from_secs(60);
+/// A look at the command's end that fails before this has lost its connection.
+const SOON: Duration = Duration::from_secs(50);
 /// Pause before looking for the command's end again after the connection broke.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -88,13 +97,16 @@ pub struct RunArgs {
     /// Connect this terminal to the command; without a command, to a shell
     #[arg(short, long, help_heading = RUN)]
     interactive: bool,
-    /// Port of this machine that leads to a port of the command, as in 6006, or 8080:80 for port 80 there (repeatable)
+    /// Port of this machine that leads to a port of the command, as in 6006, or 8080:8000 for port 8000 there (repeatable)
     #[arg(long = "port", value_name = "HERE[:THERE]", value_parser = parse_port, help_heading = RUN)]
     ports: Vec<ForwardedPort>,
     /// Stop waiting for the lease after this time; the request is cancelled then
     #[arg(long, default_value = "10m", value_parser = DurationBounds::WAIT.parser(), allow_hyphen_values = true,
         value_name = "DURATION", help_heading = RUN)]
     timeout: u64,
+    /// Wait even if no donor could ever serve the request as things are
+    #[arg(long, help_heading = RUN, hide_short_help = true)]
+    queue_anyway: bool,
     /// Show the request and the files that would be taken along, and change nothing
     #[arg(long, help_heading = RUN)]
     dry_run: bool,
@@ -140,18 +152,32 @@ struct Plan {
     image: String,
     command: Vec<String>,
     term_ms: u64,
-    /// Files that would be taken along, and their bytes.
-    files: usize,
+    /// Files and links that would be taken along, and their bytes.
+    files: Vec<String>,
     bytes: u64,
+    /// Links that lead out of the folder.
+    left_out: Vec<PathBuf>,
+    /// The request, as the broker read it.
+    request: Request,
 }
 
 impl Answer for Plan {
     fn table(&self, _now_ms: u64) -> Sheet {
+        let shown = self.files.iter().take(SHOWN_FILES).cloned();
+        let more = self.files.len().saturating_sub(SHOWN_FILES);
+        let more = (more > 0).then(|| format!("and {more} more; -o json names all"));
+        let files = shown.chain(more).collect::<Vec<_>>().join(", ");
+        let left_out: Vec<String> = self.left_out.iter().map(|link| link.display().to_string()).collect();
         fields(&[
             ("Image", self.image.clone()),
             ("Command", self.command.join(" ")),
             ("Lease", format!("renewed while the command runs, every {} s at the latest", self.term_ms / 1_000)),
-            ("Taken along", format!("{}, {}", counted(self.files as u64, "file", "files"), format_bytes(self.bytes))),
+            (
+                "Taken along",
+                format!("{}, {}", counted(self.files.len() as u64, "file", "files"), format_bytes(self.bytes)),
+            ),
+            ("Files", files),
+            ("Left out", left_out.join(", ")),
         ])
     }
 }
@@ -168,19 +194,69 @@ impl RunArgs {
             false => Some(WorkFolder::collect(&self.folder, self.max_upload.saturating_mul(MIB))?),
         };
         if self.dry_run {
-            let (files, bytes) = folder.map_or((0, 0), |folder| (folder.files, folder.bytes));
-            let plan =
-                Plan { image: self.image.clone(), command: self.words(), term_ms: spec.duration_ms, files, bytes };
-            return session.print(&plan).map(|()| Success::Done);
+            return self.plan(session, spec, folder).await.map(|()| Success::Done);
         }
         self.kubeconfig.check(session)?;
+        self.make_results_folder()?;
         let listeners = ports::listen(&self.ports).await?;
         let mut signals = Signals::listen()?;
         let limit = Duration::from_millis(self.timeout);
-        let borrowed = BorrowedLease::borrow(session, spec, limit, &mut signals).await?;
+        let borrowed = BorrowedLease::borrow(session, self.submission(spec), limit, &mut signals).await;
+        let borrowed = borrowed.map_err(|failure| failure.written_in(self.spec.written_in()))?;
         let done = self.on_lease(session, &borrowed, Taken { folder, listeners }, &mut signals).await;
-        borrowed.give_back().await;
+        borrowed.give_back(&mut signals).await;
         done.map(|code| Success::Command(exit_byte(code)))
+    }
+
+    fn submission(&self, spec: v1::RequestSpec) -> v1::SubmitRequestRequest {
+        v1::SubmitRequestRequest {
+            spec: Some(spec),
+            idempotency_key: idempotency_key(None),
+            dry_run: false,
+            queue_anyway: self.queue_anyway,
+        }
+    }
+
+    /// Where results go.
+    fn results_folder(&self) -> &Path {
+        let here = if self.no_upload { Path::new(".") } else { self.folder.as_path() };
+        self.results.as_deref().unwrap_or(here)
+    }
+
+    /// Makes the folder for results, rather than after the command.
+    fn make_results_folder(&self) -> Result<(), Failure> {
+        if self.no_results {
+            return Ok(());
+        }
+        let folder = self.results_folder();
+        std::fs::create_dir_all(folder).map_err(|error| {
+            Failure::usage(format!("the folder for results cannot be used: {error}"))
+                .field("--results", folder.display())
+                .remedy("give another folder, or --no-results")
+        })
+    }
+
+    /// Has the broker check the request, and prints what would happen.
+    async fn plan(&self, session: &Session, spec: v1::RequestSpec, folder: Option<WorkFolder>) -> Result<(), Failure> {
+        let term_ms = spec.duration_ms;
+        let submit = v1::SubmitRequestRequest { dry_run: true, ..self.submission(spec) };
+        let checked = call(RequestServiceClient::new(session.channel()?).submit_request(submit)).await;
+        let checked = checked.map_err(|failure| failure.written_in(self.spec.written_in()))?;
+        for warning in &checked.warnings {
+            note(&format!("warning: {warning}"));
+        }
+        let (files, bytes) = folder.as_ref().map_or((Vec::new(), 0), |folder| (folder.names(), folder.bytes));
+        let left_out = folder.map(|folder| folder.left_out).unwrap_or_default();
+        let request = Request::from(checked.request.unwrap_or_default());
+        session.print(&Plan {
+            image: self.image.clone(),
+            command: self.words(),
+            term_ms,
+            files,
+            bytes,
+            left_out,
+            request,
+        })
     }
 
     /// The request, for one container on one node.
@@ -219,7 +295,7 @@ impl RunArgs {
         &self,
         session: &Session,
         borrowed: &BorrowedLease,
-        Taken { folder, listeners }: Taken,
+        taken: Taken,
         signals: &mut Signals,
     ) -> Result<i32, Failure> {
         let lease = &borrowed.lease;
@@ -232,171 +308,149 @@ impl RunArgs {
             user: self.user,
         };
         let pod = run_pod::manifest(&work, lease)?;
-        let start = async {
-            let kubeconfig = self.kubeconfig.fetch(session, &lease.id).await?;
-            let kubeconfig = Kubeconfig::from_yaml(kubeconfig.expose())
-                .map_err(|error| Failure::refused("bad-kubeconfig", format!("the kubeconfig is unusable: {error}")))?;
-            let namespace = lease.donor_namespace.clone().unwrap_or_default();
-            let remote = Remote::new(kube_client(kubeconfig).await?, &namespace);
-            remote.start(&pod).await?;
-            if let Some(folder) = folder {
-                let age = SystemTime::now().duration_since(folder.newest).unwrap_or_default();
-                upload(&remote, folder).await?;
-                tokio::time::sleep(run_pod::SETTLED.saturating_sub(age)).await;
+        let (tell, api) = watch::channel(signals.run_until(self.api(session, lease)).await?);
+        let remote = Remote::new(api, Duration::from_millis(lease.term_ms));
+        // The lease's credential runs out, and its agent renews it.
+        let refresh = async {
+            loop {
+                tokio::time::sleep(REFRESH_INTERVAL).await;
+                if let Ok(api) = self.api(session, lease).await {
+                    tell.send_replace(api);
+                }
             }
-            remote.sh(run_pod::BEGIN).await?;
-            Ok(remote)
         };
-        let remote = signals.run_until(start).await?;
-        let _forwarding = ports::forward(listeners, &remote);
-        let code = if self.interactive {
-            terminal::connect(&remote, &command, signals).await?
+        tokio::select! {
+            done = self.in_pod(&remote, &pod, borrowed, taken, signals) => done,
+            lost = borrowed.lost() => Err(lost),
+            () = refresh => Err(Failure::unavailable("the credential cannot be renewed")),
+        }
+    }
+
+    /// The lease's API at the donor, with its present credential.
+    async fn api(&self, session: &Session, lease: &Lease) -> Result<Api<Pod>, Failure> {
+        let kubeconfig = self.kubeconfig.fetch(session, &lease.id).await?;
+        let kubeconfig = Kubeconfig::from_yaml(kubeconfig.expose())
+            .map_err(|error| Failure::refused("bad-kubeconfig", format!("the kubeconfig is unusable: {error}")))?;
+        let client = kube_client(kubeconfig).await?;
+        Ok(Api::namespaced(client, lease.donor_namespace.as_deref().unwrap_or_default()))
+    }
+
+    async fn in_pod(
+        &self,
+        remote: &Remote,
+        pod: &Pod,
+        borrowed: &BorrowedLease,
+        Taken { folder, listeners }: Taken,
+        signals: &mut Signals,
+    ) -> Result<i32, Failure> {
+        let start = async {
+            remote.start(pod).await?;
+            if let Some(folder) = folder {
+                transfer::upload(remote, folder).await?;
+            }
+            remote.sh(scripts::BEGIN, NAME).await
+        };
+        signals.run_until(start).await?;
+        let _forwarding = ports::forward(listeners, remote);
+        if self.interactive {
+            let code = terminal::connect(remote, &self.words(), signals).await?;
+            self.finish(remote, code, signals).await?;
+            return Ok(code);
+        }
+        let printing = remote.clone();
+        let mut log = JoinSet::new();
+        log.spawn(async move { printing.print_log().await });
+        let End { code, with_container } = attend(remote, borrowed, signals).await?;
+        if with_container {
+            note("warning: the container ended with the command, and its files are gone");
         } else {
-            attend(&remote, borrowed, signals).await?
-        };
-        if !self.no_results {
-            signals.run_until(self.fetch_results(&remote)).await?;
+            self.finish(remote, code, signals).await?;
+        }
+        // The log ends with the container.
+        match signals.run_until(async { Ok(tokio::time::timeout(LAST_OUTPUT, log.join_next()).await) }).await? {
+            Ok(Some(Ok(Err(failure)))) => note(&format!("warning: output is missing: {failure}")),
+            Ok(_) => {}
+            Err(_) => note("warning: the rest of the output did not come in time"),
         }
         Ok(code)
     }
 
-    async fn fetch_results(&self, remote: &Remote) -> Result<(), Failure> {
-        if remote.ended().await?.is_some() {
-            note("warning: the container ended at once, and its files with it");
-            return Ok(());
-        }
-        let here = if self.no_upload { Path::new(".") } else { self.folder.as_path() };
-        let folder = self.results.as_deref().unwrap_or(here).to_owned();
-        let most = self.max_results.saturating_mul(MIB);
-        let script = format!("cd {WORK} && find . -type f -newer {CONTROL}/sent -exec tar -cf - {{}} +");
-        let parameters = AttachParams::default().stdout(true).stderr(false).stdin(false);
-        let mut process = remote.exec(&["/bin/sh", "-c", &script], parameters).await?;
-        let stream = process.stdout().ok_or_else(|| Failure::unavailable("the command has no output"))?;
-        let unpacked = tokio::task::spawn_blocking(move || {
-            let stream = std::io::BufReader::with_capacity(remote::STREAM_BUFFER, SyncIoBridge::new(stream));
-            results::unpack(stream, &folder, most).map(|fetched| (fetched, folder))
-        });
-        let unpacked = unpacked.await.map_err(|error| Failure::unavailable(error.to_string()))?;
-        let (fetched, folder) = unpacked
-            .map_err(|error| Failure::refused("results-failed", format!("the results were not fetched: {error}")))?;
-        for refused in &fetched.refused {
-            note(&format!("warning: not fetched: {refused}"));
-        }
-        if fetched.files > 0 {
-            let files = counted(fetched.files, "file", "files");
-            note(&format!("{files}, {}, fetched to {}", format_bytes(fetched.bytes), folder.display()));
-        }
-        match remote::exit_code(&mut process).await {
-            Ok(0) => {}
-            _ => note("warning: not all files could be listed; the image needs find and tar"),
-        }
-        remote.sh(&format!(": >{CONTROL}/done")).await.map(drop)
-    }
-}
-
-/// Sends the folder to the container.
-async fn upload(remote: &Remote, folder: WorkFolder) -> Result<(), Failure> {
-    if folder.files == 0 {
-        return Ok(());
-    }
-    let (files, all) = (counted(folder.files as u64, "file", "files"), format_bytes(folder.bytes));
-    note(&format!("sending {files}, {all}"));
-    let parameters = AttachParams::default().stdin(true).stdout(false).stderr(true);
-    let mut process = remote.exec(&["tar", "-xf", "-", "-C", WORK], parameters).await?;
-    let stream = process.stdin().ok_or_else(|| Failure::unavailable("the command has no input"))?;
-    let errors = tokio::spawn(first_line(process.stderr()));
-    let sent = Arc::new(AtomicU64::new(0));
-    let counter = Arc::clone(&sent);
-    let mut writing = tokio::task::spawn_blocking(move || {
-        let mut stream = std::io::BufWriter::with_capacity(remote::STREAM_BUFFER, SyncIoBridge::new(stream));
-        folder.write(&mut stream, &counter)?;
-        // Ends tar's input.
-        stream.get_mut().shutdown()
-    });
-    let mut progress = tokio::time::interval_at(tokio::time::Instant::now() + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
-    let written = loop {
-        tokio::select! {
-            written = &mut writing => break written.map_err(|error| Failure::unavailable(error.to_string()))?,
-            _ = progress.tick() => note(&format!("sent {} of {all}", format_bytes(sent.load(Ordering::Relaxed)))),
-        }
-    };
-    let code = remote::exit_code(&mut process).await;
-    let why = errors.await.unwrap_or_default();
-    match (written, code) {
-        (Ok(()), Ok(0)) => Ok(()),
-        (Err(error), Ok(0) | Err(_)) => {
-            Err(Failure::unavailable(format!("the folder was not sent: {error}")).remedy("run it again"))
-        }
-        (_, Ok(code)) => {
-            let reason = format!("tar in the container ended with {code}: {why}");
-            Err(Failure::refused("upload-failed", reason).remedy("the image needs tar; --no-upload sends no files"))
-        }
-        (Ok(()), Err(failure)) => Err(failure.remedy("the image needs tar; --no-upload sends no files")),
-    }
-}
-
-/// The first line of a command's errors.
-async fn first_line(stream: Option<impl tokio::io::AsyncRead + Unpin>) -> String {
-    use tokio::io::AsyncReadExt as _;
-    let mut text = Vec::new();
-    if let Some(stream) = stream {
-        _ = stream.take(remote::STREAM_BUFFER as u64).read_to_end(&mut text).await;
-    }
-    String::from_utf8_lossy(&text).lines().next().unwrap_or_default().to_owned()
-}
-
-/// Prints the output of the command and passes signals on until it ends; returns its exit code.
-async fn attend(remote: &Remote, borrowed: &BorrowedLease, signals: &mut Signals) -> Result<i32, Failure> {
-    let printing = remote.clone();
-    let mut log = tokio::spawn(async move { printing.print_log().await });
-    let mut end = Box::pin(command_end(remote));
-    let mut caught: Option<Caught> = None;
-    let (code, has_ended) = loop {
-        tokio::select! {
-            ended = &mut end => break ended?,
-            failure = borrowed.lost() => {
-                return Err(Failure::refused("lease-lost", format!("{} ended: {failure}", borrowed.lease.id))
-                    .remedy(format!("see 'comity lease show {}'", borrowed.lease.id)));
+    /// Fetches the results and lets the container end.
+    async fn finish(&self, remote: &Remote, code: i32, signals: &mut Signals) -> Result<(), Failure> {
+        let folder = self.results_folder();
+        let finish = async {
+            if !self.no_results {
+                transfer::fetch(remote, folder, self.max_results.saturating_mul(MIB)).await?;
             }
+            remote.sh(scripts::FINISH, NAME).await
+        };
+        let finished = signals.run_until(finish).await;
+        finished.map(drop).map_err(|failure| {
+            let reason = format!("the command ended with {code}, but {}", failure.reason);
+            Failure { reason, ..failure }
+        })
+    }
+}
+
+/// How the command ended.
+struct End {
+    code: i32,
+    /// Its container ended, too: it was killed, for example because of its memory.
+    with_container: bool,
+}
+
+/// Passes signals on to the command until it ends.
+async fn attend(remote: &Remote, borrowed: &BorrowedLease, signals: &mut Signals) -> Result<End, Failure> {
+    let mut end = Box::pin(command_end(remote));
+    let (mut has_caught, mut is_reclaimed) = (false, false);
+    let mut telling = JoinSet::new();
+    let mut tell = |signal: Caught| {
+        let remote = remote.clone();
+        telling.spawn(async move {
+            if let Err(failure) = remote.sh(scripts::SIGNAL, signal.name()).await {
+                note(&format!("warning: the command did not get SIG{}: {failure}", signal.name()));
+            }
+        });
+    };
+    loop {
+        tokio::select! {
+            ended = &mut end => return ended,
             signal = signals.next() => {
-                if caught.is_some() {
+                if has_caught {
                     return Err(signal.failure());
                 }
-                caught = Some(signal);
+                has_caught = true;
                 note(&format!("SIG{} goes to the command; another signal stops the run at once", signal.name()));
-                let remote = remote.clone();
-                tokio::spawn(async move {
-                    let kill = format!("kill -s {} \"$(cat {CONTROL}/pid)\"", signal.name());
-                    if let Err(failure) = remote.sh(&kill).await {
-                        note(&format!("warning: the command did not get it: {failure}"));
-                    }
-                });
+                tell(signal);
+            }
+            why = borrowed.reclaimed(), if !is_reclaimed => {
+                is_reclaimed = true;
+                note(&format!("{} is being reclaimed: {why}; SIGTERM goes to the command", borrowed.lease.id));
+                tell(Caught::Terminate);
             }
         }
-    };
-    if has_ended {
-        // The log ends with the container.
-        _ = tokio::time::timeout(LAST_OUTPUT, &mut log).await;
-    } else {
-        // What was written before the end is on its way.
-        _ = tokio::time::timeout(Duration::from_millis(500), &mut log).await;
     }
-    log.abort();
-    Ok(code)
 }
 
-/// Waits until the command has ended; its exit code, and whether its container has ended, too.
-async fn command_end(remote: &Remote) -> Result<(i32, bool), Failure> {
+/// Waits until the command has ended.
+async fn command_end(remote: &Remote) -> Result<End, Failure> {
+    let mut is_told = false;
     loop {
-        let asked = remote.sh(run_pod::AWAIT_END).await;
-        if let Ok(Ok(code)) = asked.as_deref().map(|printed| printed.trim().parse()) {
-            return Ok((code, false));
+        let asked = Instant::now();
+        match remote.sh(scripts::AWAIT_END, NAME).await.map(|printed| printed.trim().parse()) {
+            Ok(Ok(code)) => return Ok(End { code, with_container: false }),
+            // One that took long only waited, or its container ended.
+            Err(failure) if failure.is_passing() && asked.elapsed() < SOON && !is_told => {
+                is_told = true;
+                note(&format!("{failure}; the command goes on, and this client tries again"));
+            }
+            Ok(Err(_)) | Err(_) => {}
         }
         if let Some(ended) = remote.ended().await? {
             if !matches!(ended.reason.as_str(), "" | "Completed" | "Error") {
                 note(&format!("the container ended: {}", ended.reason));
             }
-            return Ok((ended.code, true));
+            return Ok(End { code: ended.code, with_container: true });
         }
         tokio::time::sleep(RECONNECT_PAUSE).await;
     }

@@ -231,6 +231,42 @@ async fn a_command_runs_on_a_borrowed_gpu_for_as_long_as_it_takes() {
     pc.assert_empty();
 }
 
+/// The lease's first credential holds for less than three minutes. The donor's agent restarts meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "takes four minutes"]
+async fn a_run_outlives_its_credential_and_the_donors_agent() {
+    if !requirements::met("a_run_outlives_its_credential_and_the_donors_agent", &missing_for_containers()) {
+        return;
+    }
+    let mut pc = Pc::join("long", &[write_shell_image]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let script = "echo up; for i in $(seq 1 210); do sleep 1; echo tick $i; done; echo done >result";
+    let (mut child, lines, folder) = {
+        let run = Run { pc: &pc, folder };
+        let mut child = run.command(script).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let output = child.stdout.take().unwrap();
+        let lines = tokio::spawn(async move {
+            let (mut lines, mut all) = (BufReader::new(output).lines(), Vec::new());
+            while let Ok(Some(line)) = lines.next_line().await {
+                all.push(line);
+            }
+            all
+        });
+        (child, lines, run.folder)
+    };
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    pc.federation.kill_agent(DONOR).await.unwrap();
+    pc.federation.start_agent(DONOR).unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(300), child.wait()).await.expect("in time").unwrap();
+    assert_eq!(ended.code(), Some(0), "{}", pc.federation.logs());
+    let lines = lines.await.unwrap();
+    let ticks = (1..=210).map(|tick| format!("tick {tick}"));
+    assert_eq!(lines, ["up".to_owned()].into_iter().chain(ticks).collect::<Vec<_>>());
+    assert_eq!(std::fs::read_to_string(folder.path().join("result")).unwrap(), "done\n");
+    leases_end(&pc.federation).await;
+    pc.assert_empty();
+}
+
 fn signal(child: &tokio::process::Child, name: &str) {
     let status = Command::new("kill").args([name, &child.id().unwrap().to_string()]).status().unwrap();
     assert!(status.success());

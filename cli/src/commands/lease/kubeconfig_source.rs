@@ -24,13 +24,20 @@ pub struct KubeconfigSource {
 }
 
 impl KubeconfigSource {
-    /// Fails if neither the flags nor the context name a source.
+    /// Fails if neither the flags nor the context name a source, or nothing is there.
     ///
     /// # Errors
-    /// [`Failure`] with exit code 2.
+    /// [`Failure`]: none is named (exit code 2), no such file (64), or no agent listens (5).
     pub(crate) fn check(&self, session: &Session) -> Result<(), Failure> {
-        if self.kubeconfig.is_some() || self.socket(session)?.is_some() {
-            return Ok(());
+        match (&self.kubeconfig, self.socket(session)?) {
+            (Some(origin), _) if !origin.is_file() => {
+                return Err(Failure::configuration("there is no such file")
+                    .field("--kubeconfig", origin.display())
+                    .remedy("give a kubeconfig of the lease's origin"));
+            }
+            (Some(_), _) => return Ok(()),
+            (None, Some(socket)) => return local_api::check(&socket),
+            (None, None) => {}
         }
         Err(Failure::usage("neither an agent nor a kubeconfig of the origin is given").remedy(
             "give --agent SOCKET (COMITY_AGENT) or --kubeconfig FILE; a context keeps the socket that 'comity login' or \

@@ -46,12 +46,23 @@ pub(crate) async fn fetch_kubeconfig(socket: &Path, lease: &str) -> Result<Secre
     }
 }
 
+/// Fails unless an agent listens on `socket`.
+///
+/// # Errors
+/// [`Failure`] with exit code 5.
+pub(super) fn check(socket: &Path) -> Result<(), Failure> {
+    let connected = std::os::unix::net::UnixStream::connect(socket);
+    connected.map(drop).map_err(|error| unreachable(socket, &error))
+}
+
+fn unreachable(socket: &Path, error: &dyn std::fmt::Display) -> Failure {
+    Failure::unavailable(format!("cannot reach the agent: {error}"))
+        .field("--agent (COMITY_AGENT)", socket.display())
+        .remedy("give the socket in the state directory of the origin's agent, and run as the agent's user")
+}
+
 async fn get(socket: &Path, path: &str) -> Result<(http::StatusCode, Bytes), Failure> {
-    let unreachable = |error: &dyn std::fmt::Display| {
-        Failure::unavailable(format!("cannot reach the agent: {error}"))
-            .field("--agent (COMITY_AGENT)", socket.display())
-            .remedy("give the socket in the state directory of the origin's agent, and run as the agent's user")
-    };
+    let unreachable = |error: &dyn std::fmt::Display| unreachable(socket, error);
     let stream = UnixStream::connect(socket).await.map_err(|error| unreachable(&error))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|error| unreachable(&error))?;

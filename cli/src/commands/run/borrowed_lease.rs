@@ -18,10 +18,13 @@ use crate::output::{Page, note, write_stderr};
 use crate::session::{Session, call, idempotency_key};
 use crate::views::Lease;
 
-/// Renewals in a term, so that two may fail.
+/// Renewals in a term. One that fails is repeated every second.
 const RENEWALS_IN_TERM: u32 = 3;
-/// Pause between attempts to give a lease back, and their number.
-const GIVE_BACK_PAUSE: Duration = Duration::from_secs(1);
+const RENEWAL_LIMIT: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Attempts to submit the request: one whose answer is lost is repeated with its key.
+const SUBMIT_ATTEMPTS: u32 = 3;
+/// Attempts to give a lease back.
 const GIVE_BACK_ATTEMPTS: u32 = 5;
 
 /// An active lease that is renewed as long as this value lives. If this process dies, the lease ends with its term.
@@ -31,25 +34,30 @@ pub(super) struct BorrowedLease {
     pub(super) lease: Lease,
     renewals: JoinHandle<()>,
     lost: watch::Receiver<Option<Failure>>,
+    reclaimed: watch::Receiver<Option<String>>,
 }
 
 impl BorrowedLease {
     /// Submits the request and waits for its lease. A signal or a failure cancels the request.
     pub(super) async fn borrow(
         session: &Session,
-        spec: v1::RequestSpec,
+        submission: v1::SubmitRequestRequest,
         limit: Duration,
         signals: &mut Signals,
     ) -> Result<Self, Failure> {
         let channel = session.channel()?;
-        let submit = v1::SubmitRequestRequest {
-            spec: Some(spec),
-            idempotency_key: idempotency_key(None),
-            dry_run: false,
-            queue_anyway: false,
-        };
         // A signal waits for the answer: without the request's id nothing could be cancelled.
-        let submitted = call(RequestServiceClient::new(channel.clone()).submit_request(submit)).await?;
+        let mut attempts = 0;
+        let submitted = loop {
+            attempts += 1;
+            match call(RequestServiceClient::new(channel.clone()).submit_request(submission.clone())).await {
+                Ok(submitted) => break submitted,
+                Err(failure) if failure.is_passing() && attempts < SUBMIT_ATTEMPTS => {
+                    tokio::time::sleep(RETRY_PAUSE).await;
+                }
+                Err(failure) => return Err(failure),
+            }
+        };
         for warning in &submitted.warnings {
             note(&format!("warning: {warning}"));
         }
@@ -58,33 +66,40 @@ impl BorrowedLease {
         match signals.run_until(active_lease(channel.clone(), &request, limit)).await {
             Ok(lease) => Ok(Self::keep(channel, request, lease)),
             Err(failure) => {
-                give_back(&channel, &request, None).await;
+                give_back(&channel, &request, None, signals).await;
+                // It says that the request continues.
+                if failure.code == "timeout" {
+                    return Err(failure.remedy(format!("{request} was cancelled; raise --timeout to wait longer")));
+                }
                 Err(failure)
             }
         }
     }
 
     fn keep(channel: BrokerChannel, request: String, lease: Lease) -> Self {
-        let (tell, lost) = watch::channel(None);
-        let renewals = tokio::spawn(renew(channel.clone(), lease.id.clone(), lease.term_ms, tell));
-        Self { channel, request, lease, renewals, lost }
+        let (tell_lost, lost) = watch::channel(None);
+        let (tell_reclaimed, reclaimed) = watch::channel(None);
+        let renewal = Renewal { channel: channel.clone(), lease: lease.id.clone(), tell_lost, tell_reclaimed };
+        let renewals = tokio::spawn(renewal.keep(Duration::from_millis(lease.term_ms)));
+        Self { channel, request, lease, renewals, lost, reclaimed }
     }
 
     /// Waits until the broker refuses to renew the lease; returns why.
     pub(super) async fn lost(&self) -> Failure {
-        let mut lost = self.lost.clone();
-        let failure = lost.wait_for(Option::is_some).await.ok().and_then(|failure| failure.clone());
-        match failure {
-            Some(failure) => failure,
-            // The renewals end with this value alone.
-            None => std::future::pending().await,
-        }
+        let failure = told(&self.lost).await;
+        Failure::refused("lease-lost", format!("{} ended: {failure}", self.lease.id))
+            .remedy(format!("see 'comity lease show {}'", self.lease.id))
     }
 
-    /// Releases the lease, and ends its request.
-    pub(super) async fn give_back(self) {
+    /// Waits until the donor wants the lease back; returns why and when it ends.
+    pub(super) async fn reclaimed(&self) -> String {
+        told(&self.reclaimed).await
+    }
+
+    /// Releases the lease, and ends its request; a signal ends the attempts.
+    pub(super) async fn give_back(self, signals: &mut Signals) {
         self.renewals.abort();
-        give_back(&self.channel, &self.request, Some(&self.lease)).await;
+        give_back(&self.channel, &self.request, Some(&self.lease), signals).await;
     }
 }
 
@@ -111,41 +126,66 @@ async fn active_lease(channel: BrokerChannel, request: &str, limit: Duration) ->
     }
 }
 
-/// Renews the lease until the broker refuses.
-async fn renew(channel: BrokerChannel, lease: String, term_ms: u64, tell: watch::Sender<Option<Failure>>) {
-    let pause = Duration::from_millis(term_ms) / RENEWALS_IN_TERM;
-    loop {
-        tokio::time::sleep(pause).await;
-        let request = v1::RenewLeaseRequest {
-            lease: lease.clone(),
-            duration_ms: 0,
-            idempotency_key: idempotency_key(None),
-            may_shorten: false,
-        };
-        match call(LeaseServiceClient::new(channel.clone()).renew_lease(request)).await {
-            Ok(_) => {}
-            Err(failure) if failure.is_passing() => {}
-            Err(failure) => {
-                tell.send_replace(Some(failure));
-                return;
+async fn told<T: Clone>(what: &watch::Receiver<Option<T>>) -> T {
+    let mut what = what.clone();
+    let told = what.wait_for(Option::is_some).await.ok().and_then(|told| told.clone());
+    match told {
+        Some(told) => told,
+        // Whoever tells it has ended.
+        None => std::future::pending().await,
+    }
+}
+
+struct Renewal {
+    channel: BrokerChannel,
+    lease: String,
+    tell_lost: watch::Sender<Option<Failure>>,
+    tell_reclaimed: watch::Sender<Option<String>>,
+}
+
+impl Renewal {
+    /// Renews the lease until the broker refuses.
+    async fn keep(self, term: Duration) {
+        let mut pause = term / RENEWALS_IN_TERM;
+        loop {
+            tokio::time::sleep(pause).await;
+            pause = RETRY_PAUSE;
+            let request = v1::RenewLeaseRequest {
+                lease: self.lease.clone(),
+                duration_ms: 0,
+                idempotency_key: idempotency_key(None),
+                may_shorten: false,
+            };
+            let mut leases = LeaseServiceClient::new(self.channel.clone());
+            match tokio::time::timeout(RENEWAL_LIMIT, call(leases.renew_lease(request))).await {
+                Ok(Ok(renewed)) => {
+                    pause = term / RENEWALS_IN_TERM;
+                    let reclaim = Lease::from(renewed.lease.unwrap_or_default()).reclaim;
+                    self.tell_reclaimed.send_replace(reclaim.map(|reclaim| reclaim.summary(now_ms())));
+                }
+                Ok(Err(failure)) if !failure.is_passing() => {
+                    self.tell_lost.send_replace(Some(failure));
+                    return;
+                }
+                Ok(Err(_)) | Err(_) => {}
             }
         }
     }
 }
 
 /// Releases `lease`, if there is one, and cancels what is left of the request. Says so if that fails.
-async fn give_back(channel: &BrokerChannel, request: &str, lease: Option<&Lease>) {
-    let mut failure = None;
-    for attempt in 0..GIVE_BACK_ATTEMPTS {
-        if attempt > 0 {
-            tokio::time::sleep(GIVE_BACK_PAUSE).await;
+async fn give_back(channel: &BrokerChannel, request: &str, lease: Option<&Lease>, signals: &mut Signals) {
+    let attempts = async {
+        let mut attempt = 1;
+        loop {
+            match try_to_give_back(channel, request, lease).await {
+                Err(_) if attempt < GIVE_BACK_ATTEMPTS => attempt += 1,
+                done => return done,
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
         }
-        match try_to_give_back(channel, request, lease).await {
-            Ok(()) => return,
-            Err(error) => failure = Some(error),
-        }
-    }
-    if let Some(failure) = failure {
+    };
+    if let Err(failure) = signals.run_until(attempts).await {
         let what = lease.map_or(request, |lease| lease.id.as_str());
         note(&format!("warning: {what} was not given back: {failure}; 'comity request cancel {request}' does it"));
     }

@@ -1,5 +1,7 @@
 //! Ports of this machine that lead to ports of the command.
 
+use std::time::Duration;
+
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -10,6 +12,7 @@ use crate::output::note;
 
 /// Most connections of a port at one time.
 const MAX_CONNECTIONS: usize = 64;
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A port here, and the one in the container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,9 +67,13 @@ async fn serve(listener: &TcpListener, port: ForwardedPort, remote: &Remote) {
     loop {
         tokio::select! {
             accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => {
-                if let Ok((connection, _)) = accepted {
-                    let remote = remote.clone();
-                    connections.spawn(async move { carry(connection, port, &remote).await });
+                match accepted {
+                    Ok((connection, _)) => {
+                        let remote = remote.clone();
+                        connections.spawn(async move { carry(connection, port, &remote).await });
+                    }
+                    // As when too many files are open.
+                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
                 }
             }
             Some(ended) = connections.join_next() => {

@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 
 use futures::AsyncReadExt as _;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
-use kube::api::{AttachParams, AttachedProcess, LogParams, PostParams};
-use kube::{Api, Client};
+use kube::Api;
+use kube::api::{AttachParams, LogParams, PostParams};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::watch;
 
+use super::exec::{Exec, STREAM_BUFFER, beginning};
 use super::log_position::LogPosition;
 use super::run_pod::NAME;
 use crate::failure::Failure;
@@ -17,26 +19,30 @@ use crate::output::note;
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// Longest time from the lease to the start of the container: images of some 20 GB are pulled in it.
 const START_LIMIT: Duration = Duration::from_secs(30 * 60);
-/// Calls that fail for so long are given up: the lease's term, after which nothing is there any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest time that an image may be missing: registries that are busy answer again.
+const STUCK_LIMIT: Duration = Duration::from_secs(30);
+/// Limit of one attempt of a call.
+const CALL_LIMIT: Duration = Duration::from_secs(20);
+/// Limit of a script. One that waits longer is asked again, on a new connection.
+const STEP_LIMIT: Duration = Duration::from_secs(60);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Buffer of a command's streams.
-pub(super) const STREAM_BUFFER: usize = 256 << 10;
 /// Most output that is kept of a command whose output is not streamed.
 const MAX_OUTPUT: u64 = 64 << 10;
 /// Size of the parts in which a log is read.
 const LOG_PART: usize = 32 << 10;
 /// Longest pause while the printed part of a log is read again.
 const SEEK_LIMIT: Duration = Duration::from_secs(10);
-/// Reasons of waiting containers that do not pass.
-const HOPELESS: [&str; 6] = [
-    "ImagePullBackOff",
+/// Reasons of waiting containers that do not pass, and those that may.
+const HOPELESS: [&str; 5] = [
     "InvalidImageName",
     "ErrImageNeverPull",
     "CreateContainerConfigError",
     "CreateContainerError",
     "RunContainerError",
 ];
+const STUCK: [&str; 2] = ["ErrImagePull", "ImagePullBackOff"];
+/// Exit code of a container that was killed, where nobody tells it.
+const KILLED: i32 = 137;
 
 /// How a pod's container ended.
 #[derive(Debug)]
@@ -46,40 +52,44 @@ pub(super) struct Ended {
     pub(super) reason: String,
 }
 
-/// The pod.
+/// The pod. Its API is replaced whenever the lease's credential is.
 #[derive(Clone)]
 pub(super) struct Remote {
-    pods: Api<Pod>,
+    api: watch::Receiver<Api<Pod>>,
+    /// Calls that fail for so long are given up: the lease's term, after which nothing is there any more.
+    patience: Duration,
 }
 
 impl Remote {
-    pub(super) fn new(client: Client, namespace: &str) -> Self {
-        Self { pods: Api::namespaced(client, namespace) }
+    pub(super) const fn new(api: watch::Receiver<Api<Pod>>, term: Duration) -> Self {
+        Self { api, patience: term }
     }
 
     /// Makes the pod and waits until its container runs.
     pub(super) async fn start(&self, pod: &Pod) -> Result<(), Failure> {
-        let parameters = PostParams::default();
-        match retried("the pod", || self.pods.create(&parameters, pod)).await {
+        let parameters = &PostParams::default();
+        match self.retried("the pod", |pods| async move { pods.create(parameters, pod).await }).await {
             Ok(_) => {}
             // An attempt whose answer was lost.
-            Err(_) if self.pods.get_opt(NAME).await.is_ok_and(|present| present.is_some()) => {}
+            Err(_) if self.pods().get_opt(NAME).await.is_ok_and(|present| present.is_some()) => {}
             Err(failure) => return Err(failure),
         }
-        let (began, mut said) = (Instant::now(), String::new());
+        let (began, mut said, mut stuck_since) = (Instant::now(), String::new(), None);
         loop {
-            let present = retried("the pod", || self.pods.get(NAME)).await?;
-            match progress(&present) {
+            let why = match progress(&self.pod().await?) {
                 Progress::Runs => return Ok(()),
-                Progress::Failed(why) => {
-                    return Err(Failure::refused("not-started", format!("the container did not start: {why}")));
-                }
-                Progress::Waits(why) => {
-                    if !why.is_empty() && why != said {
-                        note(&why);
-                        said = why;
+                Progress::Failed(why) => return Err(not_started(&why)),
+                Progress::Stuck(why) => {
+                    if stuck_since.get_or_insert_with(Instant::now).elapsed() > STUCK_LIMIT {
+                        return Err(not_started(&why));
                     }
+                    why
                 }
+                Progress::Waits(why) => why,
+            };
+            if !why.is_empty() && why != said {
+                note(&why);
+                said = why;
             }
             if began.elapsed() > START_LIMIT {
                 let minutes = START_LIMIT.as_secs() / 60;
@@ -93,63 +103,60 @@ impl Remote {
 
     /// How the container ended; `None` while it runs.
     pub(super) async fn ended(&self) -> Result<Option<Ended>, Failure> {
-        let pod = retried("the pod", || self.pods.get(NAME)).await?;
+        let pod = self.pod().await?;
         let state = container(&pod).and_then(|container| container.state.clone());
-        Ok(state
-            .and_then(|state| state.terminated)
-            .map(|terminated| Ended { code: terminated.exit_code, reason: terminated.reason.unwrap_or_default() }))
+        if let Some(terminated) = state.and_then(|state| state.terminated) {
+            let reason = terminated.reason.unwrap_or_default();
+            return Ok(Some(Ended { code: terminated.exit_code, reason }));
+        }
+        // One that was evicted, or whose node was lost.
+        let status = pod.status.filter(|status| status.phase.as_deref() == Some("Failed"));
+        Ok(status.map(|status| Ended { code: KILLED, reason: status.reason.unwrap_or_default() }))
     }
 
     /// Starts a command in the container.
-    pub(super) async fn exec(&self, command: &[&str], parameters: AttachParams) -> Result<AttachedProcess, Failure> {
+    pub(super) async fn exec(&self, command: &[&str], parameters: AttachParams) -> Result<Exec, Failure> {
         let parameters = AttachParams {
             container: Some(NAME.to_owned()),
             max_stdin_buf_size: Some(STREAM_BUFFER),
             max_stdout_buf_size: Some(STREAM_BUFFER),
+            max_stderr_buf_size: Some(STREAM_BUFFER),
             ..parameters
         };
-        retried("a command in the container", || self.pods.exec(NAME, command.iter().copied(), &parameters)).await
+        let parameters = &parameters;
+        let process = self.retried("a command in the container", |pods| async move {
+            pods.exec(NAME, command.iter().copied(), parameters).await
+        });
+        process.await.map(Exec::new)
     }
 
     /// Connects to a port of the container.
     pub(super) async fn connect(&self, port: u16) -> Result<impl AsyncRead + AsyncWrite + Unpin, Failure> {
-        let connected = self.pods.portforward(NAME, &[port]).await;
+        let connected = self.pods().portforward(NAME, &[port]).await;
         let mut forwarder = connected.map_err(|error| failure_of("a connection", &error))?;
         forwarder.take_stream(port).ok_or_else(|| Failure::unavailable("the donor opened no connection"))
     }
 
-    /// Runs a short script in the container; returns what it printed.
-    pub(super) async fn sh(&self, script: &str) -> Result<String, Failure> {
+    /// Runs a short script in the container; returns what it printed. `argument` is its `$0`.
+    ///
+    /// # Errors
+    /// It fails, or takes longer than [`STEP_LIMIT`].
+    pub(super) async fn sh(&self, script: &str, argument: &str) -> Result<String, Failure> {
         let parameters = AttachParams::default().stderr(true).stdout(true).stdin(false);
-        let mut process = self.exec(&["/bin/sh", "-c", script], parameters).await?;
-        let (mut out, mut error) = (String::new(), String::new());
-        let (stdout, stderr) = (process.stdout(), process.stderr());
-        let read = async {
-            if let Some(stdout) = stdout {
-                _ = tokio::io::AsyncReadExt::read_to_string(
-                    &mut tokio::io::AsyncReadExt::take(stdout, MAX_OUTPUT),
-                    &mut out,
-                )
-                .await;
+        let step = async {
+            let mut exec = self.exec(&["/bin/sh", "-c", script, argument], parameters).await?;
+            let (stdout, stderr) = (exec.stdout.take(), exec.stderr.take());
+            let (printed, errors) = tokio::join!(beginning(stdout, MAX_OUTPUT), beginning(stderr, MAX_OUTPUT));
+            match exec.code().await? {
+                0 => Ok(printed),
+                code => {
+                    let why = errors.lines().next().unwrap_or_default();
+                    Err(Failure::refused("step-failed", format!("a step in the container ended with {code}: {why}")))
+                }
             }
         };
-        let read_error = async {
-            if let Some(stderr) = stderr {
-                _ = tokio::io::AsyncReadExt::read_to_string(
-                    &mut tokio::io::AsyncReadExt::take(stderr, MAX_OUTPUT),
-                    &mut error,
-                )
-                .await;
-            }
-        };
-        tokio::join!(read, read_error);
-        match exit_code(&mut process).await? {
-            0 => Ok(out),
-            code => {
-                let why = error.lines().next().unwrap_or_default();
-                Err(Failure::refused("step-failed", format!("a step in the container ended with {code}: {why}")))
-            }
-        }
+        let done = tokio::time::timeout(STEP_LIMIT, step).await;
+        done.unwrap_or_else(|_| Err(Failure::unavailable("a step in the container takes too long")))
     }
 
     /// Writes the container's log to standard output until the container ends.
@@ -158,7 +165,7 @@ impl Remote {
     /// The donor refuses it, or does not answer for too long.
     pub(super) async fn print_log(&self) -> Result<(), Failure> {
         let mut position = LogPosition::default();
-        let mut failing_since: Option<Instant> = None;
+        let mut failing_since = Instant::now();
         loop {
             let parameters = LogParams {
                 container: Some(NAME.to_owned()),
@@ -166,11 +173,10 @@ impl Remote {
                 since_time: position.since(),
                 ..LogParams::default()
             };
-            match self.pods.log_stream(NAME, &parameters).await {
+            match self.pods().log_stream(NAME, &parameters).await {
                 Ok(stream) => {
-                    if print_rest(stream, &mut position).await > 0 {
-                        failing_since = None;
-                    }
+                    print_rest(stream, &mut position).await;
+                    failing_since = Instant::now();
                     if self.ended().await?.is_some() {
                         return Ok(());
                     }
@@ -178,17 +184,48 @@ impl Remote {
                 Err(error) if is_final(&error) => return Err(failure_of("the log", &error)),
                 Err(_) => {}
             }
-            if failing_since.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+            if failing_since.elapsed() > self.patience {
                 return Err(Failure::unavailable("the log cannot be read any more"));
+            }
+            tokio::time::sleep(RETRY_PAUSE).await;
+        }
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        self.api.borrow().clone()
+    }
+
+    async fn pod(&self) -> Result<Pod, Failure> {
+        self.retried("the pod", |pods| async move { pods.get(NAME).await }).await
+    }
+
+    /// Repeats a call until the donor answers, or has not for too long.
+    async fn retried<T, F>(&self, what: &str, attempt: impl Fn(Api<Pod>) -> F) -> Result<T, Failure>
+    where
+        F: Future<Output = kube::Result<T>>,
+    {
+        let began = Instant::now();
+        loop {
+            let failure = match tokio::time::timeout(CALL_LIMIT, attempt(self.pods())).await {
+                Ok(Ok(done)) => return Ok(done),
+                // Quotas are counted a moment after they are made.
+                Ok(Err(error)) if is_final(&error) && !error.to_string().contains("status unknown for quota") => {
+                    return Err(failure_of(what, &error));
+                }
+                Ok(Err(error)) => failure_of(what, &error),
+                Err(_) => Failure::unavailable(format!("{what}: the donor does not answer")),
+            };
+            if began.elapsed() > self.patience {
+                return Err(failure);
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
     }
 }
 
-/// Prints what follows `position` in a log until the stream ends or breaks; returns the bytes that were printed.
-async fn print_rest(mut stream: impl futures::AsyncRead + Unpin, position: &mut LogPosition) -> u64 {
-    let (mut stdout, mut part, mut printed) = (tokio::io::stdout(), vec![0; LOG_PART], 0);
+/// Prints what follows `position` in a log until the stream ends or breaks.
+async fn print_rest(mut stream: impl futures::AsyncRead + Unpin, position: &mut LogPosition) {
+    let (mut stdout, mut part) = (tokio::io::stdout(), vec![0; LOG_PART]);
     let mut again = position.again();
     loop {
         let read = if again.is_open() {
@@ -198,53 +235,30 @@ async fn print_rest(mut stream: impl futures::AsyncRead + Unpin, position: &mut 
             stream.read(&mut part).await
         };
         let read = read.unwrap_or(0);
-        if read == 0 {
-            if again.is_open() {
+        let rest = if read == 0 { None } else { again.skip(&part[..read]) };
+        let Some(rest) = rest else {
+            if read > 0 || again.is_open() {
                 position.lose();
             }
-            return printed;
-        }
-        let rest = match again.skip(&part[..read]) {
-            Some(rest) => rest,
-            None => {
-                position.lose();
-                return printed;
-            }
+            return;
         };
         // A closed standard output does not end the run.
         _ = stdout.write_all(rest).await;
         _ = stdout.flush().await;
         position.printed(rest);
-        printed += rest.len() as u64;
     }
 }
 
-/// The exit code of a command.
-///
-/// # Errors
-/// [`Failure`] if the connection broke before it ended, or it did not start.
-pub(super) async fn exit_code(process: &mut AttachedProcess) -> Result<i32, Failure> {
-    let status = match process.take_status() {
-        Some(status) => status.await,
-        None => None,
-    };
-    let Some(status) = status else {
-        return Err(Failure::unavailable("the connection to the container was cut"));
-    };
-    if status.status.as_deref() == Some("Success") {
-        return Ok(0);
-    }
-    let causes = status.details.and_then(|details| details.causes).unwrap_or_default();
-    let code = causes.iter().find(|cause| cause.reason.as_deref() == Some("ExitCode"));
-    code.and_then(|cause| cause.message.as_deref()?.parse().ok()).ok_or_else(|| {
-        Failure::refused("step-failed", format!("the container ran no command: {}", status.message.unwrap_or_default()))
-    })
+fn not_started(why: &str) -> Failure {
+    Failure::refused("not-started", format!("the container did not start: {why}"))
 }
 
 enum Progress {
     Runs,
     /// Why, for people; may be empty.
     Waits(String),
+    /// It may pass, but seldom does.
+    Stuck(String),
     Failed(String),
 }
 
@@ -272,16 +286,25 @@ fn progress(pod: &Pod) -> Progress {
     }
     if let Some(waiting) = state.and_then(|state| state.waiting.as_ref()) {
         let (reason, message) = (waiting.reason.as_deref().unwrap_or_default(), waiting.message.as_deref());
-        let text = message.map_or_else(|| reason.to_owned(), |message| format!("{reason}: {message}"));
-        return if HOPELESS.contains(&reason) { Progress::Failed(text) } else { Progress::Waits(text) };
+        let text = match (message, reason) {
+            (Some(message), _) => format!("{reason}: {message}"),
+            (None, "" | "PodInitializing" | "ContainerCreating") => "the container starts".to_owned(),
+            (None, _) => reason.to_owned(),
+        };
+        return match reason {
+            reason if HOPELESS.contains(&reason) => Progress::Failed(text),
+            reason if STUCK.contains(&reason) => Progress::Stuck(text),
+            _ => Progress::Waits(text),
+        };
     }
     let conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
     let unscheduled = conditions.filter(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
     Progress::Waits(unscheduled.filter_map(|condition| condition.message.clone()).next().unwrap_or_default())
 }
 
+/// Whether repeating does not help. A token that has run out is replaced (401).
 fn is_final(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && !matches!(status.code, 401 | 429))
 }
 
 fn failure_of(what: &str, error: &kube::Error) -> Failure {
@@ -290,24 +313,6 @@ fn failure_of(what: &str, error: &kube::Error) -> Failure {
             Failure::refused("donor-refused", format!("{what}: the donor refuses it: {}", status.message))
         }
         other => Failure::unavailable(format!("{what}: the donor does not answer: {other}")),
-    }
-}
-
-/// Repeats a call until the donor answers, or has not for too long.
-async fn retried<T, F>(what: &str, mut attempt: impl FnMut() -> F) -> Result<T, Failure>
-where
-    F: Future<Output = kube::Result<T>>,
-{
-    let began = Instant::now();
-    loop {
-        match attempt().await {
-            Ok(done) => return Ok(done),
-            // Quotas are counted a moment after they are made.
-            Err(kube::Error::Api(status)) if status.message.contains("status unknown for quota") => {}
-            Err(error) if is_final(&error) || began.elapsed() > PATIENCE => return Err(failure_of(what, &error)),
-            Err(_) => {}
-        }
-        tokio::time::sleep(RETRY_PAUSE).await;
     }
 }
 
@@ -322,6 +327,7 @@ mod tests {
         match progress(&pod) {
             Progress::Runs => "runs".to_owned(),
             Progress::Waits(why) => format!("waits {why}"),
+            Progress::Stuck(why) => format!("stuck {why}"),
             Progress::Failed(why) => format!("failed {why}"),
         }
     }
@@ -335,9 +341,9 @@ mod tests {
     #[test]
     fn people_learn_why_a_container_does_not_start() {
         assert_eq!(with_state(json!({ "running": {} })), "runs");
-        assert_eq!(with_state(json!({ "waiting": { "reason": "ContainerCreating" } })), "waits ContainerCreating");
+        assert_eq!(with_state(json!({ "waiting": { "reason": "ContainerCreating" } })), "waits the container starts");
         let back_off = json!({ "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } });
-        assert_eq!(with_state(back_off), "failed ImagePullBackOff: no such image");
+        assert_eq!(with_state(back_off), "stuck ImagePullBackOff: no such image");
         let unscheduled = json!({ "conditions": [
             { "type": "PodScheduled", "status": "False", "message": "0/3 nodes are available" },
         ] });

@@ -8,6 +8,9 @@ use std::path::{Component, Path, PathBuf};
 
 use tar::{Archive, EntryType};
 
+use super::work_folder::IGNORE_FILE;
+use crate::units::format_bytes;
+
 /// Most files of a run.
 const MAX_FILES: u64 = 100_000;
 /// Longest path.
@@ -20,10 +23,14 @@ pub(super) struct Fetched {
     pub(super) bytes: u64,
     /// Paths that were not written, and why; the first few.
     pub(super) refused: Vec<String>,
+    /// Further ones.
+    pub(super) more_refused: u64,
 }
 
 /// Most refusals that are kept.
 const MAX_REFUSED: usize = 5;
+/// Most bytes of an archive beside the files' own, for each file: head, long name, padding.
+const OVERHEAD: u64 = 8 << 10;
 
 /// Writes the regular files of tar archives, one after another, below `folder`.
 ///
@@ -31,11 +38,11 @@ const MAX_REFUSED: usize = 5;
 /// The stream broke or is no archive, a file cannot be written, or there is more than `most` bytes. What was written
 /// stays, each file whole.
 pub(super) fn unpack(stream: impl Read, folder: &Path, most: u64) -> io::Result<Fetched> {
-    let mut archive = Archive::new(stream);
+    let mut archive = Archive::new(stream.take(most.saturating_add(MAX_FILES * OVERHEAD)));
     // `find -exec … +` makes an archive for each part of a long list.
     archive.set_ignore_zeros(true);
     let mut fetched = Fetched::default();
-    let mut long_name = None;
+    let (mut long_name, mut has_other_name) = (None, false);
     // Raw: otherwise names of any length are read into memory.
     for entry in archive.entries()?.raw(true) {
         let mut entry = entry?;
@@ -44,29 +51,44 @@ pub(super) fn unpack(stream: impl Read, folder: &Path, most: u64) -> io::Result<
                 long_name = Some(read_long_name(&mut entry)?);
                 continue;
             }
-            EntryType::Regular => {}
-            _ => {
-                long_name = None;
+            // Its name is in a form that is not read here (POSIX pax).
+            EntryType::XHeader => {
+                has_other_name = true;
                 continue;
             }
+            _ => {}
         }
         let path = match long_name.take() {
             Some(path) => path,
             None => entry.path()?.into_owned(),
         };
-        let place = match checked(&path).and_then(|path| without_links(folder, &path)) {
+        let kind = match (entry.header().entry_type(), std::mem::take(&mut has_other_name)) {
+            (EntryType::Directory, _) => continue,
+            (EntryType::Regular, false) => Ok(()),
+            (EntryType::Regular, true) => Err("its name is too long for this tar"),
+            (EntryType::Link, _) => Err("it is another name of a file that was fetched"),
+            _ => Err("it is no regular file"),
+        };
+        let place = match kind.and_then(|()| checked(&path)).and_then(|path| without_links(folder, &path)) {
             Ok(place) => place,
             Err(why) => {
                 if fetched.refused.len() < MAX_REFUSED {
                     fetched.refused.push(format!("{}: {why}", path.display()));
+                } else {
+                    fetched.more_refused += 1;
                 }
                 continue;
             }
         };
         let (files, bytes) = (fetched.files + 1, fetched.bytes.saturating_add(entry.size()));
-        if files > MAX_FILES || bytes > most {
+        if files > MAX_FILES {
+            return Err(io::Error::other(format!("there are more than {MAX_FILES} files; pack them into one")));
+        }
+        if bytes > most {
+            let (path, size) = (path.display(), format_bytes(entry.size()));
+            let most = format_bytes(most);
             return Err(io::Error::other(format!(
-                "there are more than {MAX_FILES} files or {most} bytes; raise --max-results, or write less to the folder"
+                "with {path} ({size}) they have more than {most}; raise --max-results"
             )));
         }
         let may_execute = entry.header().mode().unwrap_or(0) & 0o100 != 0;
@@ -91,14 +113,18 @@ fn read_long_name(entry: &mut impl Read) -> io::Result<PathBuf> {
     Ok(PathBuf::from(std::ffi::OsString::from_vec(name)))
 }
 
+/// Names, of files and folders, that no result has: Git runs programs of the first, and the others choose what the next
+/// run sends.
+const KEPT_NAMES: [&str; 3] = [".git", ".gitignore", IGNORE_FILE];
+
 /// A path that stays below its folder.
 fn checked(path: &Path) -> Result<PathBuf, &'static str> {
     let mut kept = PathBuf::new();
     for component in path.components() {
         match component {
             Component::CurDir => {}
-            Component::Normal(name) if name.eq_ignore_ascii_case(".git") => {
-                return Err("files of .git are not replaced");
+            Component::Normal(name) if KEPT_NAMES.iter().any(|kept| name.eq_ignore_ascii_case(kept)) => {
+                return Err("files of this name are not replaced");
             }
             Component::Normal(name) => kept.push(name),
             Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
@@ -136,6 +162,7 @@ fn write_whole(entry: &mut impl Read, size: u64, place: &Path, may_execute: bool
     let folder = place.parent().ok_or_else(|| io::Error::other("it has no folder"))?;
     fs::create_dir_all(folder)?;
     let beside = folder.join(format!(".comity-{}.part", std::process::id()));
+    let before = fs::symlink_metadata(place).ok().filter(fs::Metadata::is_file).map(|it| it.permissions().mode());
     // No link there is followed.
     _ = fs::remove_file(&beside);
     let mut write = || {
@@ -143,7 +170,10 @@ fn write_whole(entry: &mut impl Read, size: u64, place: &Path, may_execute: bool
         if io::copy(entry, &mut file)? != size {
             return Err(io::Error::other("the stream ended within it"));
         }
-        file.set_permissions(fs::Permissions::from_mode(if may_execute { 0o755 } else { 0o644 }))?;
+        // The mode of the file that was there, or what the umask leaves.
+        let mode = before.unwrap_or(file.metadata()?.permissions().mode());
+        let executable = if may_execute { (mode & 0o444) >> 2 } else { 0 };
+        file.set_permissions(fs::Permissions::from_mode((mode & 0o777) | executable))?;
         fs::rename(&beside, place)
     };
     write().inspect_err(|_| _ = fs::remove_file(&beside))
@@ -175,10 +205,10 @@ mod tests {
         let mut stream = archive(&[("./model.pt", "weights"), ("./logs/a.txt", "1")]);
         stream.extend(archive(&[("./logs/b.txt", "22")]));
         let fetched = unpack(&stream[..], folder.path(), 1_000).expect("unpacked");
-        assert_eq!(fetched, Fetched { files: 3, bytes: 10, refused: Vec::new() });
+        assert_eq!(fetched, Fetched { files: 3, bytes: 10, ..Fetched::default() });
         assert_eq!(fs::read_to_string(folder.path().join("logs/b.txt")).expect("there"), "22");
         let mode = fs::metadata(folder.path().join("model.pt")).expect("there").permissions().mode();
-        assert_eq!(mode & 0o7777, 0o755, "no set-user-ID");
+        assert_eq!(mode & 0o4100, 0o100, "executable, and no set-user-ID");
     }
 
     #[test]
@@ -190,11 +220,19 @@ mod tests {
         std::os::unix::fs::symlink(outside.path(), folder.path().join("link")).expect("made");
         std::os::unix::fs::symlink(&target, folder.path().join("file")).expect("made");
         let absolute = target.display().to_string();
-        let paths =
-            ["../victim", absolute.as_str(), "a/../../victim", "link/victim", ".git/hooks/x", "sub/.GIT/config", "."];
+        let paths = [
+            "../victim",
+            absolute.as_str(),
+            "a/../../victim",
+            "link/victim",
+            ".git/hooks/x",
+            "sub/.GIT/config",
+            "sub/.comityignore",
+            ".",
+        ];
         let files: Vec<(&str, &str)> = paths.iter().map(|path| (*path, "theirs")).collect();
         let fetched = unpack(&archive(&files)[..], folder.path(), 1_000).expect("unpacked");
-        assert_eq!((fetched.files, fetched.refused.len()), (0, MAX_REFUSED), "{fetched:?}");
+        assert_eq!((fetched.files, fetched.refused.len(), fetched.more_refused), (0, MAX_REFUSED, 3), "{fetched:?}");
         // A link in the folder is replaced, not followed.
         unpack(&archive(&[("file", "theirs")])[..], folder.path(), 1_000).expect("unpacked");
         assert_eq!(fs::read_to_string(&target).expect("there"), "mine");
@@ -227,6 +265,16 @@ mod tests {
         header.set_cksum();
         builder.append(&header, &vec![b'x'; 1 << 20][..]).expect("appended");
         assert!(unpack(&builder.into_inner().expect("finished")[..], folder.path(), 10).is_err());
+    }
+
+    #[test]
+    fn a_file_that_others_may_not_read_stays_so() {
+        let folder = tempfile::tempdir().expect("made");
+        let place = folder.path().join("a");
+        fs::write(&place, "old").expect("written");
+        fs::set_permissions(&place, fs::Permissions::from_mode(0o600)).expect("set");
+        unpack(&archive(&[("a", "new")])[..], folder.path(), 100).expect("unpacked");
+        assert_eq!(fs::metadata(&place).expect("there").permissions().mode() & 0o777, 0o700);
     }
 
     #[test]

@@ -28,17 +28,24 @@ impl Caught {
     }
 }
 
-/// Hears Ctrl-C, SIGTERM and SIGHUP from its creation on, in place of the end of the process.
+/// Hears Ctrl-C, SIGTERM and SIGHUP from its creation on, in place of the end of the process. One that this process was
+/// started to ignore, as by `nohup`, stays ignored.
 pub(super) struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
+    hang_up: Option<Signal>,
 }
 
 impl Signals {
     pub(super) fn listen() -> Result<Self, Failure> {
-        let listen =
-            |kind| signal(kind).map_err(|error| Failure::unavailable(format!("cannot listen for signals: {error}")));
+        let ignored = ignored_signals();
+        let listen = |kind: SignalKind| {
+            if (ignored >> (kind.as_raw_value() - 1)) & 1 == 1 {
+                return Ok(None);
+            }
+            let listening = signal(kind).map(Some);
+            listening.map_err(|error| Failure::unavailable(format!("cannot listen for signals: {error}")))
+        };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
@@ -49,9 +56,9 @@ impl Signals {
     /// Waits for the next one.
     pub(super) async fn next(&mut self) -> Caught {
         tokio::select! {
-            _ = self.interrupt.recv() => Caught::Interrupt,
-            _ = self.terminate.recv() => Caught::Terminate,
-            _ = self.hang_up.recv() => Caught::HangUp,
+            () = heard(&mut self.interrupt) => Caught::Interrupt,
+            () = heard(&mut self.terminate) => Caught::Terminate,
+            () = heard(&mut self.hang_up) => Caught::HangUp,
         }
     }
 
@@ -63,4 +70,18 @@ impl Signals {
             caught = self.next() => Err(caught.failure()),
         }
     }
+}
+
+async fn heard(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => _ = signal.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The signals that this process ignores, a bit each; the lowest is number 1.
+fn ignored_signals() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

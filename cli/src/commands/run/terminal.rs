@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::remote::{self, Remote};
+use super::remote::Remote;
 use super::signals::Signals;
 use crate::failure::Failure;
 
@@ -38,9 +38,9 @@ pub(super) async fn connect(remote: &Remote, command: &[String], signals: &mut S
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let parameters = AttachParams::default().stdin(true).stdout(true).stderr(!is_terminal).tty(is_terminal);
     let words: Vec<&str> = command.iter().map(String::as_str).collect();
-    let mut process = remote.exec(&words, parameters).await?;
+    let mut exec = remote.exec(&words, parameters).await?;
     let raw = if is_terminal { Some(Raw::enter()?) } else { None };
-    let sizes = process.terminal_size();
+    let sizes = exec.sizes.take();
     let resizing = tokio::spawn(async move {
         let (Some(mut sizes), Ok(mut changes)) = (sizes, signal(SignalKind::window_change())) else { return };
         loop {
@@ -52,7 +52,7 @@ pub(super) async fn connect(remote: &Remote, command: &[String], signals: &mut S
             changes.recv().await;
         }
     });
-    let (mut input, stdin) = (read_stdin(), process.stdin());
+    let (mut input, stdin) = (read_stdin(), exec.stdin.take());
     let writing = tokio::spawn(async move {
         let Some(mut stdin) = stdin else { return };
         while let Some(part) = input.recv().await {
@@ -62,11 +62,11 @@ pub(super) async fn connect(remote: &Remote, command: &[String], signals: &mut S
         }
         _ = stdin.shutdown().await;
     });
-    let (stdout, stderr) = (process.stdout(), process.stderr());
+    let (stdout, stderr) = (exec.stdout.take(), exec.stderr.take());
     let done = signals
         .run_until(async {
             tokio::join!(copy(stdout, tokio::io::stdout()), copy(stderr, tokio::io::stderr()));
-            remote::exit_code(&mut process).await
+            exec.code().await
         })
         .await;
     resizing.abort();

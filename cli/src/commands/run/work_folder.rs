@@ -2,8 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -41,8 +40,8 @@ pub(super) struct WorkFolder {
     items: Vec<Item>,
     pub(super) files: usize,
     pub(super) bytes: u64,
-    /// When its newest file was written.
-    pub(super) newest: SystemTime,
+    /// Links that lead out of the folder.
+    pub(super) left_out: Vec<PathBuf>,
 }
 
 impl WorkFolder {
@@ -52,25 +51,40 @@ impl WorkFolder {
     /// [`Failure`] if the folder cannot be read, is a home folder or `/`, or has more than `most` bytes.
     pub(super) fn collect(root: &Path, most: u64) -> Result<Self, Failure> {
         let named = |failure: Failure| failure.field("--folder", root.display());
-        let root_path = fs::canonicalize(root)
-            .map_err(|error| named(Failure::usage(format!("the folder cannot be read: {error}"))))?;
+        let root_path = fs::canonicalize(root).map_err(|error| {
+            named(
+                Failure::usage(format!("the folder cannot be read: {error}"))
+                    .remedy("give one that exists, or --no-upload"),
+            )
+        })?;
+        if !root_path.is_dir() {
+            return Err(named(Failure::usage("this is no folder").remedy("give the folder that the file is in")));
+        }
         let home = std::env::home_dir().and_then(|home| fs::canonicalize(home).ok());
         if root_path.parent().is_none() || Some(&root_path) == home.as_ref() {
             let failure = Failure::usage("this is a home folder or /, which is not taken along");
             return Err(named(failure.remedy("run it in the folder of your work, or add --no-upload")));
         }
-        let mut folder = Self { root: root_path, items: Vec::new(), files: 0, bytes: 0, newest: UNIX_EPOCH };
+        let mut folder = Self { root: root_path, items: Vec::new(), files: 0, bytes: 0, left_out: Vec::new() };
+        // Within a repository its rules above the folder count, too; elsewhere those of the folder alone.
+        let is_in_repository = folder.root.ancestors().any(|above| above.join(".git").exists());
         let walk = WalkBuilder::new(&folder.root)
             .hidden(false)
             .ignore(false)
             .git_global(false)
-            .require_git(false)
+            .parents(is_in_repository)
+            .require_git(is_in_repository)
             .add_custom_ignore_filename(IGNORE_FILE)
             .filter_entry(|entry| entry.file_name() != ".git")
             .sort_by_file_path(Ord::cmp)
             .build();
         for entry in walk {
             let entry = entry.map_err(|error| named(Failure::usage(format!("a file cannot be read: {error}"))))?;
+            // A rule that cannot be read might have kept a secret here.
+            if let Some(error) = entry.error() {
+                let failure = Failure::usage(format!("a rule for ignored files is wrong: {error}"));
+                return Err(named(failure.remedy("correct it")));
+            }
             let Ok(path) = entry.path().strip_prefix(&folder.root) else { continue };
             if path.as_os_str().is_empty() {
                 continue;
@@ -83,11 +97,15 @@ impl WorkFolder {
                 Kind::Folder
             } else if metadata.is_file() {
                 folder.files += 1;
-                folder.newest = metadata.modified().map_or(folder.newest, |modified| modified.max(folder.newest));
                 folder.bytes = folder.bytes.saturating_add(metadata.len());
                 Kind::File { bytes: metadata.len() }
             } else if metadata.is_symlink() {
-                Kind::Link(fs::read_link(entry.path()).map_err(|error| unreadable(&error))?)
+                let to = fs::read_link(entry.path()).map_err(|error| unreadable(&error))?;
+                if leads_out(path, &to) {
+                    folder.left_out.push(path.to_owned());
+                    continue;
+                }
+                Kind::Link(to)
             } else {
                 // Sockets, pipes and devices are of this machine.
                 continue;
@@ -102,6 +120,12 @@ impl WorkFolder {
             return Err(named(folder.too_large(most)));
         }
         Ok(folder)
+    }
+
+    /// The files, below the folder.
+    pub(super) fn names(&self) -> Vec<String> {
+        let files = self.items.iter().filter(|item| !matches!(item.kind, Kind::Folder));
+        files.map(|item| item.path.display().to_string()).collect()
     }
 
     fn too_large(&self, most: u64) -> Failure {
@@ -123,26 +147,32 @@ impl WorkFolder {
         .remedy(format!("exclude files in {IGNORE_FILE}, or raise --max-upload"))
     }
 
-    /// Writes the files as a tar stream; `sent` counts bytes of files.
+    /// Writes the files as a tar stream; `sent` counts bytes of files. Files that are gone meanwhile are left out.
     ///
     /// # Errors
-    /// A file changed or vanished, or the stream broke.
-    pub(super) fn write(&self, stream: impl Write, sent: &Arc<AtomicU64>) -> io::Result<()> {
+    /// A file cannot be read or became shorter, or the stream broke.
+    pub(super) fn write(&self, stream: impl Write, sent: &AtomicU64) -> io::Result<()> {
         let mut archive = Builder::new(stream);
         for item in &self.items {
-            let path = self.root.join(&item.path);
             let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", item.path.display()));
             match &item.kind {
                 Kind::Folder => {
-                    archive.append_data(&mut header(EntryType::Directory, 0, 0o755, 0), &item.path, io::empty())?
+                    archive.append_data(&mut header(EntryType::Directory, 0o755), &item.path, io::empty())?;
                 }
                 Kind::Link(to) => {
-                    archive.append_link(&mut header(EntryType::Symlink, 0, 0o777, 0), &item.path, to).map_err(named)?;
+                    archive.append_link(&mut header(EntryType::Symlink, 0o777), &item.path, to).map_err(named)?;
                 }
-                Kind::File { bytes } => {
-                    let file = File::open(&path).map_err(named)?;
-                    let mut head = header(EntryType::Regular, *bytes, mode(&file)?, modified_s(&file)?);
-                    let exactly = Exactly { file, left: *bytes, sent };
+                Kind::File { .. } => {
+                    let file = match File::open(self.root.join(&item.path)) {
+                        Ok(file) => file,
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                        Err(error) => return Err(named(error)),
+                    };
+                    let metadata = file.metadata().map_err(named)?;
+                    let mut head = header(EntryType::Regular, mode(&metadata));
+                    head.set_size(metadata.len());
+                    head.set_mtime(sent_time_s(metadata.modified().map_err(named)?, SystemTime::now()));
+                    let exactly = Exactly { file, left: metadata.len(), sent };
                     archive.append_data(&mut head, &item.path, exactly).map_err(named)?;
                 }
             }
@@ -151,25 +181,39 @@ impl WorkFolder {
     }
 }
 
-fn header(kind: EntryType, size: u64, mode: u32, modified_s: u64) -> Header {
+/// Whether a link at `path` in the folder leads out of it.
+fn leads_out(path: &Path, to: &Path) -> bool {
+    let mut depth = path.components().count().saturating_sub(1);
+    for component in to.components() {
+        match component {
+            Component::Normal(_) => depth += 1,
+            Component::ParentDir if depth > 0 => depth -= 1,
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => return true,
+        }
+    }
+    false
+}
+
+fn header(kind: EntryType, mode: u32) -> Header {
     let mut header = Header::new_gnu();
     header.set_entry_type(kind);
-    header.set_size(size);
+    header.set_size(0);
     header.set_mode(mode);
-    header.set_mtime(modified_s);
     header
 }
 
 /// The owner's rights, for everybody: the owner is another user there.
-fn mode(file: &File) -> io::Result<u32> {
+fn mode(metadata: &fs::Metadata) -> u32 {
     use std::os::unix::fs::PermissionsExt as _;
-    let may_execute = file.metadata()?.permissions().mode() & 0o100 != 0;
-    Ok(if may_execute { 0o755 } else { 0o644 })
+    if metadata.permissions().mode() & 0o100 != 0 { 0o755 } else { 0o644 }
 }
 
-fn modified_s(file: &File) -> io::Result<u64> {
-    let modified = file.metadata()?.modified()?;
-    Ok(modified.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+/// The time that a file has there, in seconds since 1970: an hour before its own, and before now. Results are told from
+/// what was sent by their times, and the donor's clock may be behind.
+fn sent_time_s(modified: SystemTime, now: SystemTime) -> u64 {
+    const BACK_S: u64 = 3_600;
+    modified.min(now).duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().saturating_sub(BACK_S))
 }
 
 /// Exactly the bytes that the archive's header announces.
@@ -211,7 +255,7 @@ mod tests {
 
     fn names(folder: &WorkFolder) -> Vec<String> {
         let mut bytes = Vec::new();
-        folder.write(&mut bytes, &Arc::default()).expect("written");
+        folder.write(&mut bytes, &AtomicU64::new(0)).expect("written");
         let mut archive = tar::Archive::new(&bytes[..]);
         let entries = archive.entries().expect("an archive").map(|entry| entry.expect("an entry"));
         entries.map(|entry| entry.path().expect("a path").display().to_string()).collect()
@@ -249,11 +293,36 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_shrinks_meanwhile_is_no_broken_archive() {
-        let folder = folder(&[("a", "12345")]);
+    fn files_are_sent_as_they_are_then() {
+        let folder = folder(&[("a", "12345"), ("gone", "1"), ("grown", "1")]);
         let collected = WorkFolder::collect(folder.path(), 4_096).expect("collected");
-        fs::write(folder.path().join("a"), "1").expect("written");
-        let error = collected.write(io::sink(), &Arc::default()).expect_err("shorter");
-        assert!(error.to_string().contains("a: it became shorter"), "{error}");
+        fs::remove_file(folder.path().join("gone")).expect("removed");
+        fs::write(folder.path().join("grown"), "123").expect("written");
+        let mut bytes = Vec::new();
+        collected.write(&mut bytes, &AtomicU64::new(0)).expect("written");
+        let mut archive = tar::Archive::new(&bytes[..]);
+        let sizes = archive.entries().expect("an archive").map(|entry| entry.expect("an entry").size());
+        assert_eq!(sizes.collect::<Vec<_>>(), [5, 3]);
+    }
+
+    #[test]
+    fn a_wrong_rule_sends_nothing() {
+        let folder = folder(&[("secret", "x"), (".comityignore", "{secret\n")]);
+        let failure = WorkFolder::collect(folder.path(), 4_096).err().expect("a wrong rule");
+        assert!(failure.reason.contains("rule"), "{failure}");
+    }
+
+    #[test]
+    fn links_that_lead_out_are_left_out() {
+        let out = |path: &str, to: &str| leads_out(Path::new(path), Path::new(to));
+        assert!(out("data", "/scratch") && out("data", "../x") && out("a/data", "../../x"));
+        assert!(!out("data", "x") && !out("a/data", "../x") && !out("a/b/data", "../c/./../../x"));
+    }
+
+    #[test]
+    fn sent_files_are_older_than_results() {
+        let at = |seconds| UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        assert_eq!(sent_time_s(at(10_000), at(20_000)), 6_400);
+        assert_eq!(sent_time_s(at(90_000), at(20_000)), 16_400, "a time in the future");
     }
 }
