@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     audit, cluster, completions, context, doctor, institution, invitation, lease, login, man, offers, peering, policy,
-    raft, request, run, status, top, user, version, whoami,
+    raft, request, status, top, user, version, whoami,
 };
 use crate::dev::DevArgs;
 use crate::exit;
@@ -57,7 +57,7 @@ pub enum Command {
     /// Run a whole federation on this machine
     Dev(DevArgs),
     /// Run a command on borrowed GPUs, for as long as it runs
-    Run(run::RunArgs),
+    Run(request::RunArgs),
     /// Brokers, clusters, GPUs, leases and queue on one screen
     Status(status::StatusArgs),
     /// GPU use, leases and queue, live

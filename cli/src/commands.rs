@@ -15,7 +15,6 @@ pub mod peering;
 pub mod policy;
 pub mod raft;
 pub mod request;
-pub mod run;
 pub mod status;
 pub mod top;
 pub mod user;

@@ -9,7 +9,7 @@ mod members;
 mod time;
 
 pub use amount::{format_cpu, format_memory, parse_cpu_milli, parse_gbits, parse_memory_mib};
-pub use bytes::format_bytes;
+pub use bytes::{format_bytes, parse_bytes};
 /// Formats thousandths of anything: GPUs, cores, credits.
 pub use comity_policy::show_gpus as format_milli;
 pub use data::{DataAmount, parse_data};

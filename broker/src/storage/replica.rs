@@ -65,7 +65,7 @@ impl Replica {
     /// Runs `f` on the state; blocks apply meanwhile. `f` must not read again: once apply waits for this read, another
     /// read waits for apply. Debug builds panic there.
     pub(crate) fn read<T>(&self, f: impl FnOnce(&Replicated) -> T) -> T {
-        let _reading = Reading::begin();
+        let _access = StateAccess::begin();
         // A panic of a reader leaves the state intact. A panic during apply ends openraft's task, and this broker
         // leaves the group; earlier state may still be read as stale.
         f(&self.replicated.read().unwrap_or_else(PoisonError::into_inner))
@@ -90,7 +90,7 @@ impl Replica {
     /// Applies a command. After an error the state stays broken: the broker must stop.
     pub(super) fn apply(&self, log_id: LogId, envelope: &LogEnvelope) -> Result<Applied, IllegalChange> {
         let applied = {
-            let _reading = Reading::begin();
+            let _access = StateAccess::begin();
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
             let applied = match replicated.state.apply(envelope) {
                 Ok(applied) => applied,
@@ -110,7 +110,7 @@ impl Replica {
     /// Applies an entry without a command.
     pub(super) fn advance(&self, log_id: LogId, membership: Option<StoredMembership>) {
         let revision = {
-            let _reading = Reading::begin();
+            let _access = StateAccess::begin();
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
             replicated.last_applied = Some(log_id);
             if let Some(membership) = membership {
@@ -125,7 +125,7 @@ impl Replica {
     pub(super) fn replace(&self, state: State, meta: &SnapshotMeta) {
         let revision = state.revision;
         {
-            let _reading = Reading::begin();
+            let _access = StateAccess::begin();
             let mut replicated = self.replicated.write().unwrap_or_else(PoisonError::into_inner);
             *replicated = Replicated::new(state, meta.last_log_id, meta.last_membership.clone());
             self.observer.restored(&replicated.state);
@@ -145,23 +145,23 @@ impl Replica {
 }
 
 thread_local! {
-    static READING: Cell<bool> = const { Cell::new(false) };
+    static HAS_ACCESS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// While it lives, this thread reads or changes a state.
-struct Reading;
+struct StateAccess;
 
-impl Reading {
+impl StateAccess {
     fn begin() -> Self {
-        let nested = READING.replace(true);
+        let nested = HAS_ACCESS.replace(true);
         debug_assert!(!nested, "a read of the state within another one, or within apply, deadlocks once apply waits");
         Self
     }
 }
 
-impl Drop for Reading {
+impl Drop for StateAccess {
     fn drop(&mut self) {
-        READING.set(false);
+        HAS_ACCESS.set(false);
     }
 }
 

@@ -14,6 +14,7 @@ mod isolation_arg;
 mod quotas;
 mod quote;
 mod read_spec;
+mod run;
 mod spec_args;
 mod spec_file;
 mod submit;
@@ -22,13 +23,14 @@ mod wiring_args;
 
 pub use cancel::RequestCancelArgs;
 pub use example::RequestExampleArgs;
-pub(crate) use follow::ChangeLines;
+use follow::ChangeLines;
 pub use follow::{Change, Followed, Follower};
 pub use quotas::QuotasArgs;
 pub use quote::QuoteArgs;
 pub use read_spec::read_spec;
+pub use run::RunArgs;
 pub(crate) use spec_args::OUTPUT;
-pub use spec_args::{DeliveryArg, SpecArgs};
+pub use spec_args::SpecArgs;
 pub use submit::SubmitArgs;
 pub use templates::RequestTemplatesArgs;
 

@@ -7,7 +7,7 @@ use super::format_milli;
 const MEMORY_REMEDY: &str = "write memory as 64Gi, 512Mi or 80G";
 const CPU_REMEDY: &str = "write CPU as 8, 0.5 or 500m";
 const MEMORY_UNITS: [&str; 8] = ["Ki", "Mi", "Gi", "Ti", "k", "M", "G", "T"];
-const MIB: u64 = 1 << 20;
+pub(super) const MIB: u64 = 1 << 20;
 
 /// Parses memory as MiB, rounded up; takes binary units (`Mi`, `Gi`, `Ti`) and decimal ones (`M`, `G`, `T`).
 ///

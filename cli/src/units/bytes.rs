@@ -1,5 +1,15 @@
 //! Amounts of bytes for people.
 
+use super::amount::{MIB, parse_memory_mib};
+
+/// Parses an amount of bytes, rounded up to whole MiB: binary units (`Mi`, `Gi`) and decimal ones (`M`, `G`).
+///
+/// # Errors
+/// One sentence with the value and the remedy.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    parse_memory_mib(text).map(|mib| mib.saturating_mul(MIB))
+}
+
 /// `512 B`, `4.9 KiB`, `1.5 GiB`: one decimal, rounded to the nearest.
 #[must_use]
 pub fn format_bytes(bytes: u64) -> String {

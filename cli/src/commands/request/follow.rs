@@ -47,13 +47,13 @@ impl Answer for Change {
 
 /// Changes as lines for people: a line that reads like the one before is not written again.
 #[derive(Debug, Default)]
-pub(crate) struct ChangeLines {
+pub(super) struct ChangeLines {
     last: String,
 }
 
 impl ChangeLines {
     /// The line of a change, with its line break; empty if it reads like the one before.
-    pub(crate) fn next(&mut self, change: &Change, now_ms: u64, page: Page) -> Result<&str, Failure> {
+    pub(super) fn next(&mut self, change: &Change, now_ms: u64, page: Page) -> Result<&str, Failure> {
         let line = Format::Table.render_event(change, now_ms, page)?;
         if line == self.last {
             return Ok("");

@@ -12,7 +12,7 @@ use super::work_folder::IGNORE_FILE;
 use crate::units::format_bytes;
 
 /// Most files of a run.
-const MAX_FILES: u64 = 100_000;
+const MAX_RESULTS: u64 = 100_000;
 /// Longest path.
 const MAX_PATH: usize = 4_096;
 
@@ -38,7 +38,7 @@ const OVERHEAD: u64 = 8 << 10;
 /// The stream broke or is no archive, a file cannot be written, or there is more than `most` bytes. What was written
 /// stays, each file whole.
 pub(super) fn unpack(stream: impl Read, folder: &Path, most: u64) -> io::Result<Fetched> {
-    let mut archive = Archive::new(stream.take(most.saturating_add(MAX_FILES * OVERHEAD)));
+    let mut archive = Archive::new(stream.take(most.saturating_add(MAX_RESULTS * OVERHEAD)));
     // `find -exec … +` makes an archive for each part of a long list.
     archive.set_ignore_zeros(true);
     let mut fetched = Fetched::default();
@@ -81,8 +81,8 @@ pub(super) fn unpack(stream: impl Read, folder: &Path, most: u64) -> io::Result<
             }
         };
         let (files, bytes) = (fetched.files + 1, fetched.bytes.saturating_add(entry.size()));
-        if files > MAX_FILES {
-            return Err(io::Error::other(format!("there are more than {MAX_FILES} files; pack them into one")));
+        if files > MAX_RESULTS {
+            return Err(io::Error::other(format!("there are more than {MAX_RESULTS} files; pack them into one")));
         }
         if bytes > most {
             let (path, size) = (path.display(), format_bytes(entry.size()));

@@ -11,7 +11,7 @@ use tokio::time::{Instant, interval_at};
 use tokio_util::io::SyncIoBridge;
 
 use super::exec::{STREAM_BUFFER, beginning};
-use super::remote::Remote;
+use super::remote::{RETRY_PAUSE, Remote};
 use super::results::{self, Fetched};
 use super::scripts::{SEND_RESULTS, WORK};
 use super::work_folder::WorkFolder;
@@ -20,10 +20,9 @@ use crate::output::note;
 use crate::units::{counted, format_bytes};
 
 /// Interval of progress on long transfers.
-const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Attempts to fetch the results: files stay until the container ends.
 const FETCH_ATTEMPTS: u32 = 3;
-const RETRY_PAUSE: Duration = Duration::from_secs(2);
 /// Most text of errors that is kept.
 const MAX_ERRORS: u64 = 64 << 10;
 /// Exit code of shells for a program that is missing.
@@ -55,7 +54,7 @@ pub(super) async fn upload(remote: &Remote, folder: WorkFolder) -> Result<(), Fa
         // Ends tar's input.
         stream.get_mut().shutdown()
     });
-    let mut progress = interval_at(Instant::now() + PROGRESS_INTERVAL, PROGRESS_INTERVAL);
+    let mut progress = interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
     let written = loop {
         tokio::select! {
             written = &mut writing => break written.map_err(|error| Failure::unavailable(error.to_string()))?,

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use super::exec::{Exec, STREAM_BUFFER, beginning};
 use super::log_position::LogPosition;
-use super::run_pod::NAME;
+use super::run_pod::POD;
 use crate::failure::Failure;
 use crate::output::note;
 
@@ -22,10 +22,11 @@ const START_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Longest time that an image may be missing: registries that are busy answer again.
 const STUCK_LIMIT: Duration = Duration::from_secs(30);
 /// Limit of one attempt of a call.
-const CALL_LIMIT: Duration = Duration::from_secs(20);
+const ATTEMPT_LIMIT: Duration = Duration::from_secs(20);
 /// Limit of a script. One that waits longer is asked again, on a new connection.
-const STEP_LIMIT: Duration = Duration::from_secs(60);
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const SCRIPT_LIMIT: Duration = Duration::from_secs(60);
+/// Pause between attempts.
+pub(super) const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Most output that is kept of a command whose output is not streamed.
 const MAX_OUTPUT: u64 = 64 << 10;
 /// Size of the parts in which a log is read.
@@ -71,7 +72,7 @@ impl Remote {
         match self.retried("the pod", |pods| async move { pods.create(parameters, pod).await }).await {
             Ok(_) => {}
             // An attempt whose answer was lost.
-            Err(_) if self.pods().get_opt(NAME).await.is_ok_and(|present| present.is_some()) => {}
+            Err(_) if self.pods().get_opt(POD).await.is_ok_and(|present| present.is_some()) => {}
             Err(failure) => return Err(failure),
         }
         let (began, mut said, mut stuck_since) = (Instant::now(), String::new(), None);
@@ -117,7 +118,7 @@ impl Remote {
     /// Starts a command in the container.
     pub(super) async fn exec(&self, command: &[&str], parameters: AttachParams) -> Result<Exec, Failure> {
         let parameters = AttachParams {
-            container: Some(NAME.to_owned()),
+            container: Some(POD.to_owned()),
             max_stdin_buf_size: Some(STREAM_BUFFER),
             max_stdout_buf_size: Some(STREAM_BUFFER),
             max_stderr_buf_size: Some(STREAM_BUFFER),
@@ -125,14 +126,14 @@ impl Remote {
         };
         let parameters = &parameters;
         let process = self.retried("a command in the container", |pods| async move {
-            pods.exec(NAME, command.iter().copied(), parameters).await
+            pods.exec(POD, command.iter().copied(), parameters).await
         });
         process.await.map(Exec::new)
     }
 
     /// Connects to a port of the container.
     pub(super) async fn connect(&self, port: u16) -> Result<impl AsyncRead + AsyncWrite + Unpin, Failure> {
-        let connected = self.pods().portforward(NAME, &[port]).await;
+        let connected = self.pods().portforward(POD, &[port]).await;
         let mut forwarder = connected.map_err(|error| failure_of("a connection", &error))?;
         forwarder.take_stream(port).ok_or_else(|| Failure::unavailable("the donor opened no connection"))
     }
@@ -140,7 +141,7 @@ impl Remote {
     /// Runs a short script in the container; returns what it printed. `argument` is its `$0`.
     ///
     /// # Errors
-    /// It fails, or takes longer than [`STEP_LIMIT`].
+    /// It fails, or takes longer than [`SCRIPT_LIMIT`].
     pub(super) async fn sh(&self, script: &str, argument: &str) -> Result<String, Failure> {
         let parameters = AttachParams::default().stderr(true).stdout(true).stdin(false);
         let step = async {
@@ -155,7 +156,7 @@ impl Remote {
                 }
             }
         };
-        let done = tokio::time::timeout(STEP_LIMIT, step).await;
+        let done = tokio::time::timeout(SCRIPT_LIMIT, step).await;
         done.unwrap_or_else(|_| Err(Failure::unavailable("a step in the container takes too long")))
     }
 
@@ -168,12 +169,12 @@ impl Remote {
         let mut failing_since = Instant::now();
         loop {
             let parameters = LogParams {
-                container: Some(NAME.to_owned()),
+                container: Some(POD.to_owned()),
                 follow: true,
                 since_time: position.since(),
                 ..LogParams::default()
             };
-            match self.pods().log_stream(NAME, &parameters).await {
+            match self.pods().log_stream(POD, &parameters).await {
                 Ok(stream) => {
                     print_rest(stream, &mut position).await;
                     failing_since = Instant::now();
@@ -196,7 +197,7 @@ impl Remote {
     }
 
     async fn pod(&self) -> Result<Pod, Failure> {
-        self.retried("the pod", |pods| async move { pods.get(NAME).await }).await
+        self.retried("the pod", |pods| async move { pods.get(POD).await }).await
     }
 
     /// Repeats a call until the donor answers, or has not for too long.
@@ -206,7 +207,7 @@ impl Remote {
     {
         let began = Instant::now();
         loop {
-            let failure = match tokio::time::timeout(CALL_LIMIT, attempt(self.pods())).await {
+            let failure = match tokio::time::timeout(ATTEMPT_LIMIT, attempt(self.pods())).await {
                 Ok(Ok(done)) => return Ok(done),
                 // Quotas are counted a moment after they are made.
                 Ok(Err(error)) if is_final(&error) && !error.to_string().contains("status unknown for quota") => {
@@ -263,7 +264,7 @@ enum Progress {
 }
 
 fn container(pod: &Pod) -> Option<&ContainerStatus> {
-    pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|container| container.name == NAME)
+    pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|container| container.name == POD)
 }
 
 fn progress(pod: &Pod) -> Progress {
@@ -334,7 +335,7 @@ mod tests {
 
     fn with_state(state: Value) -> String {
         progress_of(json!({ "containerStatuses": [
-            { "name": NAME, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state },
+            { "name": POD, "image": "i", "imageID": "", "ready": false, "restartCount": 0, "state": state },
         ] }))
     }
 

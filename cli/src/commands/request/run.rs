@@ -40,16 +40,17 @@ use self::borrowed_lease::BorrowedLease;
 use self::env_arg::parse_env;
 use self::ports::{ForwardedPort, parse_port};
 use self::remote::Remote;
-use self::run_pod::{NAME, Work};
+use self::run_pod::{POD, Work};
 use self::signals::{Caught, Signals};
 use self::work_folder::WorkFolder;
-use super::lease::{KubeconfigSource, kube_client};
-use super::request::{DeliveryArg, SpecArgs, read_spec};
+use super::read_spec::read_spec;
+use super::spec_args::{DeliveryArg, SpecArgs};
+use crate::commands::lease::{KubeconfigSource, kube_client};
 use crate::exit::Success;
 use crate::failure::Failure;
 use crate::output::{Answer, Sheet, fields, note};
 use crate::session::{Session, call, idempotency_key};
-use crate::units::{DurationBounds, counted, format_bytes, parse_memory_mib};
+use crate::units::{DurationBounds, counted, format_bytes, parse_bytes};
 use crate::views::{Lease, Request};
 
 const RUN_EXAMPLES: &str = "\
@@ -68,7 +69,6 @@ const RUN: &str = "Run";
 const FILES: &str = "Files";
 /// Term of the lease: how long it may outlive a client that dies.
 const TERM_MS: u64 = 40_000;
-const MIB: u64 = 1 << 20;
 /// Files that a dry run names to people.
 const SHOWN_FILES: usize = 20;
 /// Interval at which the lease's credential is read again. It holds for minutes.
@@ -76,7 +76,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 /// Longest wait for the rest of the output once the container has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(60);
 /// A look at the command's end that fails before this has lost its connection.
-const SOON: Duration = Duration::from_secs(50);
+const QUICK: Duration = Duration::from_secs(50);
 /// Pause before looking for the command's end again after the connection broke.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -88,7 +88,7 @@ pub struct RunArgs {
     #[arg(long, env = "COMITY_IMAGE", help_heading = RUN)]
     image: String,
     /// Environment variable of the command, as in EPOCHS=3, or EPOCHS alone for its value here (repeatable)
-    #[arg(long, value_name = "NAME[=VALUE]", value_parser = parse_env, help_heading = RUN)]
+    #[arg(long, value_name = "POD[=VALUE]", value_parser = parse_env, help_heading = RUN)]
     env: Vec<(String, String)>,
     /// User number of the command in its container; leases admit no root
     #[arg(long, value_name = "UID", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..),
@@ -117,7 +117,7 @@ pub struct RunArgs {
     #[arg(long, help_heading = FILES)]
     no_upload: bool,
     /// Most bytes that are taken along
-    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = parse_memory_mib, help_heading = FILES,
+    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = parse_bytes, help_heading = FILES,
         hide_short_help = true)]
     max_upload: u64,
     /// Folder for the files that the command wrote [default: the one that was taken along, else this one]
@@ -127,7 +127,7 @@ pub struct RunArgs {
     #[arg(long, conflicts_with = "results", help_heading = FILES)]
     no_results: bool,
     /// Most bytes that are brought back
-    #[arg(long, value_name = "SIZE", default_value = "10Gi", value_parser = parse_memory_mib, help_heading = FILES,
+    #[arg(long, value_name = "SIZE", default_value = "10Gi", value_parser = parse_bytes, help_heading = FILES,
         hide_short_help = true)]
     max_results: u64,
     #[command(flatten)]
@@ -191,7 +191,7 @@ impl RunArgs {
         let spec = self.one_container()?;
         let folder = match self.no_upload {
             true => None,
-            false => Some(WorkFolder::collect(&self.folder, self.max_upload.saturating_mul(MIB))?),
+            false => Some(WorkFolder::collect(&self.folder, self.max_upload)?),
         };
         if self.dry_run {
             return self.plan(session, spec, folder).await.map(|()| Success::Done);
@@ -348,7 +348,7 @@ impl RunArgs {
             if let Some(folder) = folder {
                 transfer::upload(remote, folder).await?;
             }
-            remote.sh(scripts::BEGIN, NAME).await
+            remote.sh(scripts::BEGIN, POD).await
         };
         signals.run_until(start).await?;
         let _forwarding = ports::forward(listeners, remote);
@@ -380,9 +380,9 @@ impl RunArgs {
         let folder = self.results_folder();
         let finish = async {
             if !self.no_results {
-                transfer::fetch(remote, folder, self.max_results.saturating_mul(MIB)).await?;
+                transfer::fetch(remote, folder, self.max_results).await?;
             }
-            remote.sh(scripts::FINISH, NAME).await
+            remote.sh(scripts::FINISH, POD).await
         };
         let finished = signals.run_until(finish).await;
         finished.map(drop).map_err(|failure| {
@@ -437,10 +437,10 @@ async fn command_end(remote: &Remote) -> Result<End, Failure> {
     let mut is_told = false;
     loop {
         let asked = Instant::now();
-        match remote.sh(scripts::AWAIT_END, NAME).await.map(|printed| printed.trim().parse()) {
+        match remote.sh(scripts::AWAIT_END, POD).await.map(|printed| printed.trim().parse()) {
             Ok(Ok(code)) => return Ok(End { code, with_container: false }),
             // One that took long only waited, or its container ended.
-            Err(failure) if failure.is_passing() && asked.elapsed() < SOON && !is_told => {
+            Err(failure) if failure.is_passing() && asked.elapsed() < QUICK && !is_told => {
                 is_told = true;
                 note(&format!("{failure}; the command goes on, and this client tries again"));
             }

@@ -10,9 +10,10 @@ use comity_types::LeaseState;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::remote::RETRY_PAUSE;
 use super::signals::Signals;
 use crate::clock::now_ms;
-use crate::commands::request::{Change, ChangeLines, Follower};
+use crate::commands::request::follow::{Change, ChangeLines, Follower};
 use crate::failure::Failure;
 use crate::output::{Page, note, write_stderr};
 use crate::session::{Session, call, idempotency_key};
@@ -21,7 +22,6 @@ use crate::views::Lease;
 /// Renewals in a term. One that fails is repeated every second.
 const RENEWALS_IN_TERM: u32 = 3;
 const RENEWAL_LIMIT: Duration = Duration::from_secs(5);
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Attempts to submit the request: one whose answer is lost is repeated with its key.
 const SUBMIT_ATTEMPTS: u32 = 3;
 /// Attempts to give a lease back.

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::views::Lease;
 
 /// Name of the pod and of its container.
-pub(super) const NAME: &str = "run";
+pub(super) const POD: &str = "run";
 /// Ending of the name by which quotas count devices of DRA drivers (kubernetes/api, core/v1, ResourceClaimsPerClass).
 const CLAIMED_DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
 /// Seconds between TERM and KILL. With the lease's term it is less than a minute, after which nothing is left of a run
@@ -56,12 +56,12 @@ pub(super) fn manifest(work: &Work<'_>, lease: &Lease) -> Result<Pod, Failure> {
     }
     let script = if work.is_interactive { WAIT_FOR_END } else { RUN_COMMAND };
     let words = work.command.iter().filter(|_| !work.is_interactive).map(String::as_str);
-    let command: Vec<String> = ["/bin/sh", "-c", script, NAME].into_iter().chain(words).map(unexpanded).collect();
+    let command: Vec<String> = ["/bin/sh", "-c", script, POD].into_iter().chain(words).map(unexpanded).collect();
     let mut env = vec![json!({ "name": "HOME", "value": "/tmp" })];
     env.extend(work.env.iter().map(|(name, value)| json!({ "name": name, "value": unexpanded(value) })));
     let pod = json!({
         "apiVersion": "v1", "kind": "Pod",
-        "metadata": { "name": NAME },
+        "metadata": { "name": POD },
         "spec": {
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
@@ -74,7 +74,7 @@ pub(super) fn manifest(work: &Work<'_>, lease: &Lease) -> Result<Pod, Failure> {
             },
             "resourceClaims": claims.iter().map(|name| json!({ "name": name, "resourceClaimName": name })).collect::<Vec<_>>(),
             "containers": [{
-                "name": NAME, "image": work.image, "command": command, "env": env, "workingDir": WORK,
+                "name": POD, "image": work.image, "command": command, "env": env, "workingDir": WORK,
                 "resources": resources,
                 "securityContext": { "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } },
                 "volumeMounts": [{ "name": "work", "mountPath": WORK }, { "name": "control", "mountPath": CONTROL }],
@@ -86,7 +86,7 @@ pub(super) fn manifest(work: &Work<'_>, lease: &Lease) -> Result<Pod, Failure> {
     serde_json::from_value(pod).map_err(|error| Failure::refused("bad-pod", format!("the pod cannot be made: {error}")))
 }
 
-/// Text in which Kubernetes replaces nothing: `$(NAME)` and `$$` mean something there.
+/// Text in which Kubernetes replaces nothing: `$(POD)` and `$$` mean something there.
 fn unexpanded(text: &str) -> String {
     text.replace('$', "$$")
 }
@@ -138,7 +138,7 @@ mod tests {
         );
         let command: Vec<&str> =
             container["command"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        assert_eq!(command[3..], [NAME, "python", "train.py", "$$(HOME)"]);
+        assert_eq!(command[3..], [POD, "python", "train.py", "$$(HOME)"]);
         assert_eq!(pod["spec"]["securityContext"]["runAsNonRoot"], true);
         assert_eq!(container["env"][1], json!({ "name": "EPOCHS", "value": "3" }));
         assert_eq!(pod["spec"]["resourceClaims"], Value::Null);
