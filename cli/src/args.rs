@@ -23,10 +23,8 @@ const COMITY_EXAMPLES: &str = "\
 Examples:
   comity dev                                  try a whole federation
   comity login                                join with a token
-  comity offers                               list the GPUs that clusters lend
-  comity run --tenant t --origin c --class frontier --image IMAGE -- python train.py
+  comity run --tenant t --origin c --class frontier --image i -- python train.py
   comity request submit --tenant t --origin c --class frontier --gpus 3 --wait
-  comity lease list
   comity lease kubeconfig lease-1 --output-file gpus.kubeconfig
 ";
 

@@ -30,19 +30,13 @@ impl KubeconfigSource {
     /// [`Failure`]: none is named (exit code 2), no such file (64), or no agent listens (5).
     pub(crate) fn check(&self, session: &Session) -> Result<(), Failure> {
         match (&self.kubeconfig, self.socket(session)?) {
-            (Some(origin), _) if !origin.is_file() => {
-                return Err(Failure::configuration("there is no such file")
-                    .field("--kubeconfig", origin.display())
-                    .remedy("give a kubeconfig of the lease's origin"));
-            }
-            (Some(_), _) => return Ok(()),
-            (None, Some(socket)) => return local_api::check(&socket),
-            (None, None) => {}
+            (Some(origin), _) if !origin.is_file() => Err(Failure::configuration("there is no such file")
+                .field("--kubeconfig", origin.display())
+                .remedy("give a kubeconfig of the lease's origin")),
+            (Some(_), _) => Ok(()),
+            (None, Some(socket)) => local_api::check(&socket),
+            (None, None) => Err(unnamed()),
         }
-        Err(Failure::usage("neither an agent nor a kubeconfig of the origin is given").remedy(
-            "give --agent SOCKET (COMITY_AGENT) or --kubeconfig FILE; a context keeps the socket that 'comity login' or \
-             'comity context add' got",
-        ))
     }
 
     /// Gets the kubeconfig of a lease.
@@ -50,9 +44,8 @@ impl KubeconfigSource {
     /// # Errors
     /// [`Failure`]: no source, the lease is not active or is a virtual node, or the source does not have it.
     pub(crate) async fn fetch(&self, session: &Session, lease: &str) -> Result<SecretString, Failure> {
-        self.check(session)?;
         let Some(origin) = &self.kubeconfig else {
-            let socket = self.socket(session)?.unwrap_or_default();
+            let socket = self.socket(session)?.ok_or_else(unnamed)?;
             return local_api::fetch_kubeconfig(&socket, lease).await;
         };
         let lease = get_lease(session, lease).await?;
@@ -76,4 +69,11 @@ impl KubeconfigSource {
             None => Ok(session.context()?.and_then(|context| context.agent)),
         }
     }
+}
+
+fn unnamed() -> Failure {
+    Failure::usage("neither an agent nor a kubeconfig of the origin is given").remedy(
+        "give --agent SOCKET (COMITY_AGENT) or --kubeconfig FILE; a context keeps the socket that 'comity login' or 'comity \
+         context add' got",
+    )
 }

@@ -9,7 +9,7 @@
 //! The lease has a short term and is renewed meanwhile, so that nothing is held for long if this process dies.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use comity_proto::v1;
@@ -17,7 +17,6 @@ use comity_proto::v1::request_service_client::RequestServiceClient;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::config::Kubeconfig;
-use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -26,6 +25,7 @@ mod borrowed_lease;
 mod env_arg;
 mod exec;
 mod log_position;
+mod plan;
 mod ports;
 mod remote;
 mod results;
@@ -38,6 +38,7 @@ mod work_folder;
 
 use self::borrowed_lease::BorrowedLease;
 use self::env_arg::parse_env;
+use self::plan::Plan;
 use self::ports::{ForwardedPort, parse_port};
 use self::remote::Remote;
 use self::run_pod::{POD, Work};
@@ -48,85 +49,95 @@ use super::spec_args::{DeliveryArg, SpecArgs};
 use crate::commands::lease::{KubeconfigSource, kube_client};
 use crate::exit::Success;
 use crate::failure::Failure;
-use crate::output::{Answer, Sheet, fields, note};
+use crate::output::note;
 use crate::session::{Session, call, idempotency_key};
-use crate::units::{DurationBounds, counted, format_bytes, parse_bytes};
+use crate::units::{DurationBounds, parse_bytes};
 use crate::views::{Lease, Request};
 
 const RUN_EXAMPLES: &str = "\
 Examples:
+  comity run --tenant poly-ml --origin polytech-campus --class midrange \\
+      --image docker.io/pytorch/pytorch:2.9.1 -- python train.py
+  comity run -f request.yaml --image IMAGE --interactive
+
+--help shows all flags, and what happens to files, signals and the lease.
+";
+
+const MORE_RUN_EXAMPLES: &str = "\
+Examples:
   comity run --tenant poly-ml --origin polytech-campus --class midrange --gpus 0.25 \\
+      --cpu-per-gpu 8 --memory-per-gpu 32Gi \\
       --image docker.io/pytorch/pytorch:2.9.1 -- python train.py
   comity run --tenant poly-ml --origin polytech-campus --class frontier \\
       --image docker.io/library/python:3.13 --interactive
   comity run -f request.yaml --image IMAGE --dry-run -- python train.py    show what would happen
 
-It takes this folder along, without what .gitignore and .comityignore exclude, runs the command in it,
-prints its output, and brings back the files that the command wrote. The exit code is the command's;
-125 if comity could not run it to its end. Ctrl-C goes to the command; a second one stops the run.
+It sends this folder, without what .gitignore and .comityignore exclude, runs the command in it, prints
+its output, and brings back the files that the command wrote. The exit code is the command's; 125 if
+comity could not run it to its end. Ctrl-C goes to the command; a second one stops the run.
+
+The lease is renewed while the command runs. If this client dies, it ends within its term: 40s, unless
+--duration is given.
 ";
+
 const RUN: &str = "Run";
 const FILES: &str = "Files";
 /// Term of the lease: how long it may outlive a client that dies.
 const TERM_MS: u64 = 40_000;
-/// Files that a dry run names to people.
-const SHOWN_FILES: usize = 20;
 /// Interval at which the lease's credential is read again. It holds for minutes.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30);
 /// Longest wait for the rest of the output once the container has ended.
 const LAST_OUTPUT: Duration = Duration::from_secs(60);
-/// A look at the command's end that fails before this has lost its connection.
-const QUICK: Duration = Duration::from_secs(50);
 /// Pause before looking for the command's end again after the connection broke.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// `comity run`.
 #[derive(Debug, Args)]
-#[command(after_help = RUN_EXAMPLES)]
+#[command(after_help = RUN_EXAMPLES, after_long_help = MORE_RUN_EXAMPLES)]
 pub struct RunArgs {
-    /// Image of the container; it needs sh, and tar and find to take files along
+    /// Image of the container; it needs sh, tar and find
     #[arg(long, env = "COMITY_IMAGE", help_heading = RUN)]
     image: String,
-    /// Environment variable of the command, as in EPOCHS=3, or EPOCHS alone for its value here (repeatable)
-    #[arg(long, value_name = "POD[=VALUE]", value_parser = parse_env, help_heading = RUN)]
+    /// Variable of the command: EPOCHS=3, or EPOCHS for its value here (repeatable)
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = parse_env, help_heading = RUN)]
     env: Vec<(String, String)>,
     /// User number of the command in its container; leases admit no root
     #[arg(long, value_name = "UID", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..),
         help_heading = RUN, hide_short_help = true)]
     user: u32,
-    /// Connect this terminal to the command; without a command, to a shell
+    /// Connect this terminal to the command, or to a shell
     #[arg(short, long, help_heading = RUN)]
     interactive: bool,
-    /// Port of this machine that leads to a port of the command, as in 6006, or 8080:8000 for port 8000 there (repeatable)
+    /// Port here that leads to one of the command: 6006, or 8080:8000 (repeatable)
     #[arg(long = "port", value_name = "HERE[:THERE]", value_parser = parse_port, help_heading = RUN)]
     ports: Vec<ForwardedPort>,
-    /// Stop waiting for the lease after this time; the request is cancelled then
+    /// Cancel the request if it has no lease after this time
     #[arg(long, default_value = "10m", value_parser = DurationBounds::WAIT.parser(), allow_hyphen_values = true,
         value_name = "DURATION", help_heading = RUN)]
     timeout: u64,
     /// Wait even if no donor could ever serve the request as things are
     #[arg(long, help_heading = RUN, hide_short_help = true)]
     queue_anyway: bool,
-    /// Show the request and the files that would be taken along, and change nothing
+    /// Show request and files, and change nothing
     #[arg(long, help_heading = RUN)]
     dry_run: bool,
-    /// Folder that is taken along
+    /// Folder that is sent
     #[arg(long, value_name = "DIR", default_value = ".", help_heading = FILES)]
     folder: PathBuf,
-    /// Take no folder along
+    /// Send no folder
     #[arg(long, help_heading = FILES)]
     no_upload: bool,
-    /// Most bytes that are taken along
+    /// Most bytes that are sent
     #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = parse_bytes, help_heading = FILES,
         hide_short_help = true)]
     max_upload: u64,
-    /// Folder for the files that the command wrote [default: the one that was taken along, else this one]
+    /// Folder for the files that the command wrote [default: the one that was sent]
     #[arg(long, value_name = "DIR", help_heading = FILES)]
     results: Option<PathBuf>,
-    /// Bring no files back
+    /// Fetch no files
     #[arg(long, conflicts_with = "results", help_heading = FILES)]
     no_results: bool,
-    /// Most bytes that are brought back
+    /// Most bytes that are fetched
     #[arg(long, value_name = "SIZE", default_value = "10Gi", value_parser = parse_bytes, help_heading = FILES,
         hide_short_help = true)]
     max_results: u64,
@@ -134,8 +145,8 @@ pub struct RunArgs {
     kubeconfig: KubeconfigSource,
     #[command(flatten)]
     spec: SpecArgs,
-    /// Command and its arguments, after --
-    #[arg(last = true, value_name = "COMMAND", required_unless_present = "interactive")]
+    /// Command and its arguments, last; -- before it is good style
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", required_unless_present = "interactive")]
     command: Vec<String>,
 }
 
@@ -143,43 +154,6 @@ pub struct RunArgs {
 struct Taken {
     folder: Option<WorkFolder>,
     listeners: Vec<(TcpListener, ForwardedPort)>,
-}
-
-/// The answer of a dry run.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Plan {
-    image: String,
-    command: Vec<String>,
-    term_ms: u64,
-    /// Files and links that would be taken along, and their bytes.
-    files: Vec<String>,
-    bytes: u64,
-    /// Links that lead out of the folder.
-    left_out: Vec<PathBuf>,
-    /// The request, as the broker read it.
-    request: Request,
-}
-
-impl Answer for Plan {
-    fn table(&self, _now_ms: u64) -> Sheet {
-        let shown = self.files.iter().take(SHOWN_FILES).cloned();
-        let more = self.files.len().saturating_sub(SHOWN_FILES);
-        let more = (more > 0).then(|| format!("and {more} more; -o json names all"));
-        let files = shown.chain(more).collect::<Vec<_>>().join(", ");
-        let left_out: Vec<String> = self.left_out.iter().map(|link| link.display().to_string()).collect();
-        fields(&[
-            ("Image", self.image.clone()),
-            ("Command", self.command.join(" ")),
-            ("Lease", format!("renewed while the command runs, every {} s at the latest", self.term_ms / 1_000)),
-            (
-                "Taken along",
-                format!("{}, {}", counted(self.files.len() as u64, "file", "files"), format_bytes(self.bytes)),
-            ),
-            ("Files", files),
-            ("Left out", left_out.join(", ")),
-        ])
-    }
 }
 
 impl RunArgs {
@@ -436,21 +410,24 @@ async fn attend(remote: &Remote, borrowed: &BorrowedLease, signals: &mut Signals
 async fn command_end(remote: &Remote) -> Result<End, Failure> {
     let mut is_told = false;
     loop {
-        let asked = Instant::now();
-        match remote.sh(scripts::AWAIT_END, POD).await.map(|printed| printed.trim().parse()) {
+        let failure = match remote.sh(scripts::AWAIT_END, POD).await.map(|printed| printed.trim().parse()) {
             Ok(Ok(code)) => return Ok(End { code, with_container: false }),
-            // One that took long only waited, or its container ended.
-            Err(failure) if failure.is_passing() && asked.elapsed() < QUICK && !is_told => {
-                is_told = true;
-                note(&format!("{failure}; the command goes on, and this client tries again"));
+            // It still runs. A shell that answers at once does not keep this loop busy.
+            Ok(Err(_)) => {
+                tokio::time::sleep(RECONNECT_PAUSE / 10).await;
+                continue;
             }
-            Ok(Err(_)) | Err(_) => {}
-        }
+            Err(failure) => failure,
+        };
         if let Some(ended) = remote.ended().await? {
             if !matches!(ended.reason.as_str(), "" | "Completed" | "Error") {
                 note(&format!("the container ended: {}", ended.reason));
             }
             return Ok(End { code: ended.code, with_container: true });
+        }
+        if !is_told {
+            is_told = true;
+            note(&format!("{failure}; the command goes on, and this client tries again"));
         }
         tokio::time::sleep(RECONNECT_PAUSE).await;
     }
@@ -459,4 +436,51 @@ async fn command_end(remote: &Remote) -> Result<End, Failure> {
 /// A code as processes end with it.
 fn exit_byte(code: i32) -> u8 {
     u8::try_from(code & 0xff).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    #[test]
+    fn flags_after_the_command_are_its_own() {
+        let flags = ["run", "--tenant", "t", "--origin", "o", "--class", "c", "--image", "i"];
+        let command = |more: &[&str]| {
+            let line = Line::try_parse_from([&flags, more].concat());
+            line.map(|line| line.run.command).map_err(|error| error.kind())
+        };
+        let words = Ok(["python", "train.py", "--gpus", "3"].map(str::to_owned).to_vec());
+        assert_eq!(command(&["--", "python", "train.py", "--gpus", "3"]), words);
+        assert_eq!(command(&["python", "train.py", "--gpus", "3"]), words);
+        assert_eq!(command(&["--interactive"]), Ok(Vec::new()));
+        assert_eq!(command(&[]), Err(clap::error::ErrorKind::MissingRequiredArgument));
+        assert_eq!(command(&["--misspelt", "python"]), Err(clap::error::ErrorKind::UnknownArgument));
+    }
+
+    #[test]
+    fn a_run_is_one_container() {
+        let spec = |more: &[&str]| {
+            let flags = ["run", "--tenant", "t", "--origin", "o", "--class", "c", "--image", "i"];
+            Line::parse_from([&flags, more, &["true"]].concat()).run.one_container()
+        };
+        let of_run = spec(&[]).expect("good");
+        assert_eq!((of_run.duration_ms, of_run.delivery()), (TERM_MS, v1::Delivery::Namespace));
+        assert!(of_run.topology.is_some_and(|topology| topology.same_node));
+        assert_eq!(spec(&["--duration", "10m"]).expect("good").duration_ms, 600_000);
+        for (flags, named) in [
+            (&["--members", "2"][..], "--members"),
+            (&["--spread-nodes"], "--spread-nodes"),
+            (&["--delivery", "virtual-node", "--namespace", "lab"], "--delivery"),
+        ] {
+            assert_eq!(spec(flags).expect_err("refused").field, named);
+        }
+    }
 }

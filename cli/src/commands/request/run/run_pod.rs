@@ -86,7 +86,7 @@ pub(super) fn manifest(work: &Work<'_>, lease: &Lease) -> Result<Pod, Failure> {
     serde_json::from_value(pod).map_err(|error| Failure::refused("bad-pod", format!("the pod cannot be made: {error}")))
 }
 
-/// Text in which Kubernetes replaces nothing: `$(POD)` and `$$` mean something there.
+/// Text in which Kubernetes replaces nothing: `$(NAME)` and `$$` mean something there.
 fn unexpanded(text: &str) -> String {
     text.replace('$', "$$")
 }

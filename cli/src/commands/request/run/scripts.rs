@@ -62,9 +62,12 @@ pub(super) const FINISH: &str = ": >/comity/done";
 pub(super) const SIGNAL: &str =
     r#"read -r pid </comity/pid && { kill -s "$0" -- "-$pid" 2>/dev/null || kill -s "$0" "$pid"; }"#;
 
-/// Waits until the command has ended, and prints its code.
+/// Waits up to half a minute for the command's end, and prints its code; nothing if it still runs. Bounded, because
+/// Kubernetes ends no process of a client that is gone.
 pub(super) const AWAIT_END: &str = r#"
-until [ -s /comity/code ]; do sleep 0.2 2>/dev/null || sleep 1; done
+if sleep 0.2 2>/dev/null; then nap=0.2 left=150; else nap=1 left=30; fi
+until [ -s /comity/code ] || [ $left = 0 ]; do sleep $nap; left=$((left - 1)); done
+[ -s /comity/code ] || exit 0
 read -r code </comity/code && echo "$code"
 "#;
 

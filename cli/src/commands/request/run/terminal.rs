@@ -13,6 +13,8 @@ use super::remote::Remote;
 use super::signals::Signals;
 use crate::failure::Failure;
 
+/// Runs `"$@"` with the terminal `$0`.
+const WITH_TERM: &str = r#"TERM="$0"; export TERM; exec "$@""#;
 const PART: usize = 4_096;
 /// Parts of input that wait for a slow connection.
 const WAITING_PARTS: usize = 16;
@@ -37,7 +39,9 @@ impl Drop for Raw {
 pub(super) async fn connect(remote: &Remote, command: &[String], signals: &mut Signals) -> Result<i32, Failure> {
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     let parameters = AttachParams::default().stdin(true).stdout(true).stderr(!is_terminal).tty(is_terminal);
-    let words: Vec<&str> = command.iter().map(String::as_str).collect();
+    let term = std::env::var("TERM").unwrap_or_else(|_| "xterm".to_owned());
+    let mut words = if is_terminal { vec!["/bin/sh", "-c", WITH_TERM, &term] } else { Vec::new() };
+    words.extend(command.iter().map(String::as_str));
     let mut exec = remote.exec(&words, parameters).await?;
     let raw = if is_terminal { Some(Raw::enter()?) } else { None };
     let sizes = exec.sizes.take();
