@@ -83,7 +83,9 @@ mod tests {
         let broker = shaped(comity_broker::command_line::CommandLine::command(), Detail::Short);
         for (path, help) in [command(Detail::Short), agent, broker].into_iter().flat_map(helps) {
             let most = match path.as_str() {
-                "comity" | "comity run" => 60,
+                "comity" => 60,
+                // All flags of a request, and its own.
+                "comity run" => 64,
                 "comity quote" | "comity request submit" => 50,
                 path if path.ends_with(" list") || !path.starts_with("comity ") => 24,
                 _ => 40,

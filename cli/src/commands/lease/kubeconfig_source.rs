@@ -15,7 +15,7 @@ use crate::views::Known;
 /// The flags that say where kubeconfigs are.
 #[derive(Debug, Args)]
 pub struct KubeconfigSource {
-    /// Unix socket of the origin's agent on this machine [default: the context's]
+    /// Socket of the origin's agent [default: the context's]
     #[arg(long, value_name = "SOCKET", env = "COMITY_AGENT")]
     agent: Option<PathBuf>,
     /// Kubeconfig of the origin, to read the Secret from it

@@ -25,10 +25,10 @@ mod borrowed_lease;
 mod env_arg;
 mod exec;
 mod log_position;
-mod plan;
 mod ports;
 mod remote;
 mod results;
+mod run_plan;
 mod run_pod;
 mod scripts;
 mod signals;
@@ -38,9 +38,9 @@ mod work_folder;
 
 use self::borrowed_lease::BorrowedLease;
 use self::env_arg::parse_env;
-use self::plan::Plan;
 use self::ports::{ForwardedPort, parse_port};
 use self::remote::Remote;
+use self::run_plan::RunPlan;
 use self::run_pod::{POD, Work};
 use self::signals::{Caught, Signals};
 use self::work_folder::WorkFolder;
@@ -98,7 +98,7 @@ pub struct RunArgs {
     /// Image of the container; it needs sh, tar and find
     #[arg(long, env = "COMITY_IMAGE", help_heading = RUN)]
     image: String,
-    /// Variable of the command: EPOCHS=3, or EPOCHS for its value here (repeatable)
+    /// Variable: EPOCHS=3, or EPOCHS for its value here
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = parse_env, help_heading = RUN)]
     env: Vec<(String, String)>,
     /// User number of the command in its container; leases admit no root
@@ -108,10 +108,10 @@ pub struct RunArgs {
     /// Connect this terminal to the command, or to a shell
     #[arg(short, long, help_heading = RUN)]
     interactive: bool,
-    /// Port here that leads to one of the command: 6006, or 8080:8000 (repeatable)
+    /// Forward a port to the command, as in 8080:8000
     #[arg(long = "port", value_name = "HERE[:THERE]", value_parser = parse_port, help_heading = RUN)]
     ports: Vec<ForwardedPort>,
-    /// Cancel the request if it has no lease after this time
+    /// Wait for the lease no longer
     #[arg(long, default_value = "10m", value_parser = DurationBounds::WAIT.parser(), allow_hyphen_values = true,
         value_name = "DURATION", help_heading = RUN)]
     timeout: u64,
@@ -131,7 +131,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = parse_bytes, help_heading = FILES,
         hide_short_help = true)]
     max_upload: u64,
-    /// Folder for the files that the command wrote [default: the one that was sent]
+    /// Folder for what it wrote [default: the one sent]
     #[arg(long, value_name = "DIR", help_heading = FILES)]
     results: Option<PathBuf>,
     /// Fetch no files
@@ -222,7 +222,7 @@ impl RunArgs {
         let (files, bytes) = folder.as_ref().map_or((Vec::new(), 0), |folder| (folder.names(), folder.bytes));
         let left_out = folder.map(|folder| folder.left_out).unwrap_or_default();
         let request = Request::from(checked.request.unwrap_or_default());
-        session.print(&Plan {
+        session.print(&RunPlan {
             image: self.image.clone(),
             command: self.words(),
             term_ms,

@@ -14,7 +14,7 @@ const SHOWN_FILES: usize = 20;
 /// What would happen.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Plan {
+pub(super) struct RunPlan {
     pub(super) image: String,
     pub(super) command: Vec<String>,
     pub(super) term_ms: u64,
@@ -27,7 +27,7 @@ pub(super) struct Plan {
     pub(super) request: Request,
 }
 
-impl Answer for Plan {
+impl Answer for RunPlan {
     fn table(&self, _now_ms: u64) -> Sheet {
         let gpus = &self.request.spec.gpus;
         let amounts = match (gpus.cpu_milli_per_gpu, gpus.memory_mib_per_gpu) {
