@@ -419,11 +419,17 @@ async fn command_end(remote: &Remote) -> Result<End, Failure> {
             }
             Err(failure) => failure,
         };
-        if let Some(ended) = remote.ended().await? {
-            if !matches!(ended.reason.as_str(), "" | "Completed" | "Error") {
-                note(&format!("the container ended: {}", ended.reason));
+        match remote.ended().await {
+            Ok(Some(ended)) => {
+                if !matches!(ended.reason.as_str(), "" | "Completed" | "Error") {
+                    note(&format!("the container ended: {}", ended.reason));
+                }
+                return Ok(End { code: ended.code, with_container: true });
             }
-            return Ok(End { code: ended.code, with_container: true });
+            Ok(None) => {}
+            // As long as the lease is renewed, the command goes on.
+            Err(failure) if failure.is_passing() => {}
+            Err(failure) => return Err(failure),
         }
         if !is_told {
             is_told = true;

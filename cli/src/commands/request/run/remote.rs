@@ -160,13 +160,12 @@ impl Remote {
         done.unwrap_or_else(|_| Err(Failure::unavailable("a step in the container takes too long")))
     }
 
-    /// Writes the container's log to standard output until the container ends.
+    /// Writes the container's log to standard output until the container ends, across outages of any length.
     ///
     /// # Errors
-    /// The donor refuses it, or does not answer for too long.
+    /// The donor refuses it.
     pub(super) async fn print_log(&self) -> Result<(), Failure> {
         let mut position = LogPosition::default();
-        let mut failing_since = Instant::now();
         loop {
             let parameters = LogParams {
                 container: Some(POD.to_owned()),
@@ -177,16 +176,14 @@ impl Remote {
             match self.pods().log_stream(POD, &parameters).await {
                 Ok(stream) => {
                     print_rest(stream, &mut position).await;
-                    failing_since = Instant::now();
-                    if self.ended().await?.is_some() {
-                        return Ok(());
+                    match self.ended().await {
+                        Ok(Some(_)) => return Ok(()),
+                        Err(failure) if !failure.is_passing() => return Err(failure),
+                        Ok(None) | Err(_) => {}
                     }
                 }
                 Err(error) if is_final(&error) => return Err(failure_of("the log", &error)),
                 Err(_) => {}
-            }
-            if failing_since.elapsed() > self.patience {
-                return Err(Failure::unavailable("the log cannot be read any more"));
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
