@@ -75,7 +75,9 @@ impl Exit {
             Self::NotRun => {
                 "comity run could not run the command to its end; otherwise it ends with the command's code"
             }
-            Self::Interrupted => "interrupted by Ctrl-C; a submitted request continues",
+            Self::Interrupted => {
+                "interrupted by Ctrl-C; a submitted request continues, but that of comity run is cancelled"
+            }
         }
     }
 }

@@ -108,12 +108,13 @@ impl Failure {
         self
     }
 
-    /// As `comity run` ends with it: its other codes are the command's.
-    pub(crate) fn of_run(mut self) -> Self {
-        if self.exit != Exit::Interrupted {
-            self.exit = Exit::NotRun;
+    /// As `comity run` ends with it: its other codes are the command's. Wrong flags keep theirs, which the command line's
+    /// library gives, too.
+    pub(crate) fn of_run(self) -> Self {
+        match self.exit {
+            Exit::Usage | Exit::Interrupted => self,
+            _ => Self { exit: Exit::NotRun, ..self },
         }
-        self
     }
 
     /// With the exit code of every error under `--detailed-exitcode`, where 2 stands for changes.

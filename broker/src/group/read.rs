@@ -25,8 +25,8 @@ pub enum Consistency {
 }
 
 impl Group {
-    /// Runs `f` on the state. `f` must be quick, since no entry is applied meanwhile, and must
-    /// not read again, [`log_now`](Self::log_now) included.
+    /// Runs `f` on the state. `f` must be quick, since no entry is applied meanwhile, and must not read again, not even
+    /// [`log_now`](Self::log_now).
     ///
     /// # Errors
     /// [`Unavailable`] where a linearizable read is not confirmed within the deadline. Reads change nothing and are

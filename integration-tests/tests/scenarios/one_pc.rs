@@ -147,11 +147,17 @@ impl<'a> Run<'a> {
     }
 
     fn command(&self, script: &str) -> tokio::process::Command {
+        self.command_with(&[], script)
+    }
+
+    fn command_with(&self, flags: &[&str], script: &str) -> tokio::process::Command {
         let federation = &self.pc.federation;
         let socket = federation.agent_dir(ORIGIN).join("agent.sock");
         let words = ["run", "--tenant", "poly-ml", "--origin", ORIGIN, "--class", "frontier", "--image", SHELL_IMAGE];
-        let more = ["--env", "EPOCHS=3", "--agent", socket.to_str().unwrap(), "--", "/bin/sh", "-c", script];
-        let mut command = federation.command().command("alice", &[&words[..], &more].concat()).unwrap();
+        let more = ["--env", "EPOCHS=3", "--agent", socket.to_str().unwrap()];
+        let command = ["--", "/bin/sh", "-c", script];
+        let words = [&words[..], &more, flags, &command].concat();
+        let mut command = federation.command().command("alice", &words).unwrap();
         command.current_dir(self.folder.path()).kill_on_drop(true);
         command
     }
@@ -193,6 +199,10 @@ async fn a_command_runs_on_a_borrowed_gpu_for_as_long_as_it_takes() {
     let run = Run::with_files(&pc, &files);
     let script = "echo devices /dev/comity-run-*; echo epochs $EPOCHS; cat data.txt; echo; ls large.bin; \
                   mkdir -p out; echo weights >out/model; exit 3";
+    let planned = run.command_with(&["--dry-run", "-o", "json"], script).output().await.unwrap();
+    let planned: serde_json::Value = serde_json::from_slice(&planned.stdout).unwrap();
+    assert_eq!(planned["files"], serde_json::json!([".comityignore", "data.txt"]), "{planned}");
+    assert_eq!(planned["request"]["spec"]["gpus"]["class"], "frontier", "{planned}");
     let output = tokio::time::timeout(Duration::from_secs(60), run.command(script).output()).await;
     let output = output.expect("in time").unwrap();
     let (out, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -203,6 +213,16 @@ async fn a_command_runs_on_a_borrowed_gpu_for_as_long_as_it_takes() {
     assert!(out.contains("large.bin: No such file"), "ignored files stay: {out}");
     assert!(said.contains("1 file, 8 B, fetched"), "{said}");
     assert_eq!(run.read("out/model"), "weights\n");
+
+    // An interactive command has this standard input, and both of its outputs.
+    let run = Run::with_files(&pc, &[]);
+    std::fs::write(run.folder.path().join("input"), "typed\n").unwrap();
+    let input = std::fs::File::open(run.folder.path().join("input")).unwrap();
+    let mut shell = run.command_with(&["--interactive", "--no-upload"], "cat; echo told >&2; exit 5");
+    let output = tokio::time::timeout(Duration::from_secs(60), shell.stdin(input).output()).await;
+    let output = output.expect("in time").unwrap();
+    assert_eq!((output.status.code(), &output.stdout[..]), (Some(5), &b"typed\n"[..]), "{output:?}");
+    assert!(output.stderr.windows(5).any(|part| part == b"told\n"), "{output:?}");
 
     // A signal goes to the command, whose code and files come back.
     let save = "trap 'echo state >saved; exit 9' TERM; echo up; while :; do sleep 0.1; done";
@@ -221,6 +241,18 @@ async fn a_command_runs_on_a_borrowed_gpu_for_as_long_as_it_takes() {
     signal(&child, "-INT");
     let ended = tokio::time::timeout(Duration::from_secs(30), child.wait()).await.expect("in time").unwrap();
     assert_eq!(ended.code(), Some(130));
+    leases_end(&pc.federation).await;
+
+    // The owner needs the GPUs: the command hears of it at the beginning of the notice.
+    let run = Run::with_files(&pc, &[]);
+    let (mut child, _lines) = run.up(save).await;
+    let inventory = pc.federation.dir().join(format!("{DONOR}.inventory.yaml"));
+    let before = std::fs::read_to_string(&inventory).unwrap();
+    let in_use = format!("    localUse: {{gpus: {GPUS}}}\n    gpus:\n");
+    std::fs::write(&inventory, before.replace("    gpus:\n", &in_use)).unwrap();
+    let ended = tokio::time::timeout(Duration::from_secs(60), child.wait()).await.expect("in time").unwrap();
+    assert_eq!((ended.code(), run.read("saved").as_str()), (Some(9), "state\n"), "{}", pc.federation.logs());
+    std::fs::write(&inventory, before).unwrap();
     leases_end(&pc.federation).await;
 
     // One that is killed cannot give its lease back, which then ends with its term.

@@ -8,6 +8,7 @@
 //!
 //! The lease has a short term and is renewed meanwhile, so that nothing is held for long if this process dies.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ use self::run_pod::{POD, Work};
 use self::signals::{Caught, Signals};
 use self::work_folder::WorkFolder;
 use super::read_spec::read_spec;
-use super::spec_args::{DeliveryArg, SpecArgs};
+use super::spec_args::SpecArgs;
 use crate::commands::lease::{KubeconfigSource, kube_client};
 use crate::exit::Success;
 use crate::failure::Failure;
@@ -237,19 +238,23 @@ impl RunArgs {
     fn one_container(&self) -> Result<v1::RequestSpec, Failure> {
         let mut spec = read_spec(&self.spec)?;
         let several = [
-            ("--members", spec.members.is_some()),
-            ("--spread-donors", spec.spread_donors),
-            ("--spread-nodes", spec.topology.as_ref().is_some_and(|topology| topology.spread_nodes)),
+            (self.spec.named("--members", "members"), spec.members.is_some()),
+            (self.spec.named("--spread-donors", "spreadDonors"), spec.spread_donors),
+            (
+                self.spec.named("--spread-nodes", "topology.spreadNodes"),
+                spec.topology.as_ref().is_some_and(|topology| topology.spread_nodes),
+            ),
         ];
-        if let Some((flag, _)) = several.into_iter().find(|(_, is_set)| *is_set) {
+        if let Some((field, _)) = several.into_iter().find(|(_, is_set)| *is_set) {
             return Err(Failure::usage("a run is one container on one node")
-                .field(flag, "")
-                .remedy(format!("leave out {flag}; 'comity request submit' takes it")));
+                .field(field, "")
+                .remedy(format!("leave out {field}; 'comity request submit' takes it")));
         }
-        if self.spec.delivery == Some(DeliveryArg::VirtualNode) || spec.delivery() == v1::Delivery::VirtualNode {
+        if spec.delivery() == v1::Delivery::VirtualNode {
+            let field = self.spec.named("--delivery", "delivery");
             return Err(Failure::usage("a run needs a kubeconfig, which a virtual node has not")
-                .field("--delivery", "virtual-node")
-                .remedy("leave out --delivery"));
+                .field(field, "virtual-node")
+                .remedy(format!("leave out {field}")));
         }
         spec.delivery = v1::Delivery::Namespace.into();
         spec.topology.get_or_insert_default().same_node = true;
@@ -284,19 +289,20 @@ impl RunArgs {
         let pod = run_pod::manifest(&work, lease)?;
         let (tell, api) = watch::channel(signals.run_until(self.api(session, lease)).await?);
         let remote = Remote::new(api, Duration::from_millis(lease.term_ms));
-        // The lease's credential runs out, and its agent renews it.
-        let refresh = async {
-            loop {
-                tokio::time::sleep(REFRESH_INTERVAL).await;
-                if let Ok(api) = self.api(session, lease).await {
-                    tell.send_replace(api);
-                }
-            }
-        };
         tokio::select! {
             done = self.in_pod(&remote, &pod, borrowed, taken, signals) => done,
             lost = borrowed.lost() => Err(lost),
-            () = refresh => Err(Failure::unavailable("the credential cannot be renewed")),
+            never = self.refresh(session, lease, &tell) => match never {},
+        }
+    }
+
+    /// Reads the lease's credential again and again: it runs out, and the agent renews it.
+    async fn refresh(&self, session: &Session, lease: &Lease, tell: &watch::Sender<Api<Pod>>) -> Infallible {
+        loop {
+            tokio::time::sleep(REFRESH_INTERVAL).await;
+            if let Ok(api) = self.api(session, lease).await {
+                tell.send_replace(api);
+            }
         }
     }
 

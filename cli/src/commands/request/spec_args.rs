@@ -260,7 +260,7 @@ impl SpecArgs {
     }
 
     /// The name of an argument where it is written.
-    const fn named(&self, flag: &'static str, file: &'static str) -> &'static str {
+    pub(super) const fn named(&self, flag: &'static str, file: &'static str) -> &'static str {
         match self.written_in() {
             WrittenIn::Flags => flag,
             WrittenIn::File => file,

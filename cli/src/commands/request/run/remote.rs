@@ -173,8 +173,8 @@ impl Remote {
                 since_time: position.since(),
                 ..LogParams::default()
             };
-            match self.pods().log_stream(POD, &parameters).await {
-                Ok(stream) => {
+            match tokio::time::timeout(ATTEMPT_LIMIT, self.pods().log_stream(POD, &parameters)).await {
+                Ok(Ok(stream)) => {
                     print_rest(stream, &mut position).await;
                     match self.ended().await {
                         Ok(Some(_)) => return Ok(()),
@@ -182,8 +182,8 @@ impl Remote {
                         Ok(None) | Err(_) => {}
                     }
                 }
-                Err(error) if is_final(&error) => return Err(failure_of("the log", &error)),
-                Err(_) => {}
+                Ok(Err(error)) if is_final(&error) => return Err(failure_of("the log", &error)),
+                Ok(Err(_)) | Err(_) => {}
             }
             tokio::time::sleep(RETRY_PAUSE).await;
         }
